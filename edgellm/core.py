@@ -1,0 +1,339 @@
+"""The words every room speaks: frozen dataclasses for models, requests, and the events of an answer.
+
+Each `to_wire` gives plain JSON values (dicts, lists, strings, numbers, None) and each `from_wire`
+checks them, so that a value can cross a pipe or an HTTP body and be the same on the other side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from edgellm.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T", bound="Wire")
+
+Route = Literal["local", "cloud"]
+FinishReason = Literal["stop", "length", "cancelled"]
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class Mode(str, enum.Enum):
+    """Which routes a request may take. `private` is the default: nothing leaves the machine."""
+
+    OFFLINE = "offline"
+    PRIVATE = "private"
+    PREFER_LOCAL = "prefer-local"
+    PREFER_CLOUD = "prefer-cloud"
+
+
+class Tier(str, enum.Enum):
+    """How a prefix snapshot is kept. `exact` promises the same bits as a prefill."""
+
+    OFF = "off"
+    EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A value with a JSON form. Subclasses with nested values extend both methods."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the fields as plain JSON values."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_wire(cls: type[T], value: Mapping[str, Any]) -> T:
+        """Build the value again from its JSON form.
+
+        Raises:
+            UsageError: a field is unknown, missing or of the wrong type.
+        """
+        known = {f.name for f in dataclasses.fields(cls)}
+        unknown = sorted(set(value) - known - {"type"})
+        if unknown:
+            raise UsageError(f"{cls.__name__}: unknown field {unknown[0]!r}")
+        try:
+            return cls(**{name: value[name] for name in value if name in known})
+        except (TypeError, ValueError) as err:
+            raise UsageError(f"{cls.__name__}: {err}") from err
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Wire):
+        return value.to_wire()
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _number(name: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise UsageError(f"{name} must be between {low:g} and {high:g}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Wire):
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise UsageError(f"role must be one of {', '.join(ROLES)}, not {self.role!r}")
+        if not isinstance(self.content, str):
+            raise UsageError(f"content must be text, not {type(self.content).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling(Wire):
+    """How the next token is chosen. `temperature` 0 is greedy.
+
+    Attributes:
+        temperature: divides the logits; 0 takes the largest.
+        top_k: keep this many of the most probable tokens; 0 keeps all.
+        top_p: keep the smallest set with this much probability; 1 keeps all.
+        min_p: drop tokens below this fraction of the best one's probability; 0 drops none.
+        repeat_penalty: divides positive and multiplies negative logits of recent tokens; 1 is off.
+        repeat_last_n: how many recent tokens the penalty looks at.
+        seed: of the random numbers; None draws one, which the answer's `Done` event names.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, 0, 100)
+        _number("top_k", self.top_k, 0, 1 << 31)
+        _number("top_p", self.top_p, 0, 1)
+        _number("min_p", self.min_p, 0, 1)
+        _number("repeat_penalty", self.repeat_penalty, 0.01, 100)
+        _number("repeat_last_n", self.repeat_last_n, 0, 1 << 31)
+        if self.seed is not None:
+            _number("seed", self.seed, 0, (1 << 64) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Wire):
+    """One question to a model: the whole conversation and how to answer it.
+
+    Attributes:
+        messages: the conversation so far, the last one from the user.
+        max_tokens: stop after this many answer tokens; None answers until the end of the turn.
+        stop: texts that end the answer; they are not part of it.
+        sampling: how tokens are chosen.
+    """
+
+    messages: tuple[Message, ...]
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise UsageError("a request needs at least one message")
+        if self.max_tokens is not None:
+            _number("max_tokens", self.max_tokens, 1, 1 << 31)
+        if any(not isinstance(text, str) or not text for text in self.stop):
+            raise UsageError("a stop string must be text and not empty")
+
+    @classmethod
+    def from_wire(cls, value: Mapping[str, Any]) -> Request:
+        """Build the request again from its JSON form."""
+        parts = dict(value)
+        parts["messages"] = tuple(Message.from_wire(m) for m in value.get("messages", ()))
+        parts["stop"] = tuple(value.get("stop", ()))
+        parts["sampling"] = Sampling.from_wire(value.get("sampling", {}))
+        return super(Request, cls).from_wire(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage(Wire):
+    """Token counts of one answer; `reused_tokens` of the prompt were not decoded anew."""
+
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings(Wire):
+    """Where the time of one answer went; `ttft_ms` runs from the request to the first token."""
+
+    load_ms: float = 0.0
+    restore_ms: float = 0.0
+    prefill_ms: float = 0.0
+    ttft_ms: float = 0.0
+    decode_tokens_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotUse(Wire):
+    """What the prefix store did for one answer, and why.
+
+    Attributes:
+        tier: `off` or the tier in use.
+        key: name of the snapshot file without its extension, or "".
+        reason: one phrase, such as `hit`, `miss: stored`, `off: recurrent memory`.
+    """
+
+    tier: str = Tier.OFF.value
+    key: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Token(Wire):
+    """A piece of the answer: whole UTF-8 characters, never part of a stop string."""
+
+    type: ClassVar[str] = "token"
+    seq: int
+    text: str
+    route: Route = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Wire):
+    """The answer goes on elsewhere; text from `discard_from_seq` on is to be thrown away."""
+
+    type: ClassVar[str] = "switch"
+    source: Route
+    target: Route
+    reason: str
+    discard_from_seq: int | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON form, whose keys are `from` and `to`."""
+        return {
+            "from": self.source,
+            "to": self.target,
+            "reason": self.reason,
+            "discard_from_seq": self.discard_from_seq,
+        }
+
+    @classmethod
+    def from_wire(cls, value: Mapping[str, Any]) -> Switch:
+        """Build the event again from its JSON form."""
+        parts = {k: v for k, v in value.items() if k not in ("from", "to")}
+        return super(Switch, cls).from_wire(
+            {**parts, "source": value.get("from"), "target": value.get("to")}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Warn(Wire):
+    """Something the user can act on; the answer goes on."""
+
+    type: ClassVar[str] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Wire):
+    """The answer ended with an error; the last event of its stream."""
+
+    type: ClassVar[str] = "error"
+    code: str
+    message: str
+    exit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Wire):
+    """The answer is complete; the last event of its stream."""
+
+    type: ClassVar[str] = "done"
+    text: str
+    finish_reason: FinishReason
+    route: Route = "local"
+    usage: Usage = field(default_factory=Usage)
+    timings: Timings = field(default_factory=Timings)
+    snapshot: SnapshotUse = field(default_factory=SnapshotUse)
+    seed: int | None = None
+
+    @classmethod
+    def from_wire(cls, value: Mapping[str, Any]) -> Done:
+        """Build the event again from its JSON form."""
+        parts = dict(value)
+        parts["usage"] = Usage.from_wire(value.get("usage", {}))
+        parts["timings"] = Timings.from_wire(value.get("timings", {}))
+        parts["snapshot"] = SnapshotUse.from_wire(value.get("snapshot", {}))
+        return super(Done, cls).from_wire(parts)
+
+
+Event = Token | Switch | Warn | Failure | Done
+_EVENTS: dict[str, type[Wire]] = {
+    "token": Token,
+    "switch": Switch,
+    "warning": Warn,
+    "error": Failure,
+    "done": Done,
+}
+
+
+def event_to_wire(event: Event) -> dict[str, Any]:
+    """Return an event as one `--json` line: its fields with `type` first."""
+    return {"type": event.type, **event.to_wire()}
+
+
+def event_from_wire(value: Mapping[str, Any]) -> Event:
+    """Build an event from a `--json` line.
+
+    Raises:
+        UsageError: the type or a field is unknown.
+    """
+    kind = _EVENTS.get(str(value.get("type")))
+    if kind is None:
+        raise UsageError(f"unknown event type {value.get('type')!r}")
+    event = kind.from_wire(value)
+    return event  # type: ignore[return-value]  # every value of _EVENTS is an Event
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo(Wire):
+    """What a model file says of itself, read from its header alone.
+
+    Attributes:
+        path: the file.
+        architecture: such as `llama`.
+        name: the model's own name, or the file's.
+        file_bytes: size of the file.
+        n_params: weights, counted from the tensor table.
+        n_layers: transformer blocks.
+        n_ctx_train: the longest context it was trained for, in tokens.
+        n_vocab: tokens in its vocabulary.
+        n_embd: width of the residual stream.
+        n_heads: query heads.
+        n_kv_heads: key and value heads (GQA when fewer than `n_heads`).
+        weight_types: tensor type name to the number of weights stored so.
+        chat_template: the Jinja source, or None.
+        memory: kind of sequence memory: `dense`, `window`, or another name.
+    """
+
+    path: str
+    architecture: str
+    name: str
+    file_bytes: int
+    n_params: int
+    n_layers: int
+    n_ctx_train: int
+    n_vocab: int
+    n_embd: int
+    n_heads: int
+    n_kv_heads: int
+    weight_types: Mapping[str, int]
+    chat_template: str | None = None
+    memory: str = "dense"

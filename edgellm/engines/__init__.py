@@ -1,0 +1,1 @@
+"""Adapters over inference libraries. Only they know those libraries' types, layouts and errors."""

@@ -1,0 +1,141 @@
+"""The engine protocol: what the runtime needs of an inference library, and nothing of its types.
+
+An engine holds one model, one sequence and its memory. Calls are made from one thread at a time,
+except `cancel`. Logits are float32 rows over the whole vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edgellm.core import ModelInfo
+    from edgellm.store.state import Fingerprint, KVState
+
+FlashAttention = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocab:
+    """The vocabulary as the decode loop and the prompt room need it.
+
+    Attributes:
+        n_tokens: size; ids run from 0.
+        piece: bytes of one token id; special tokens give b"".
+        end_ids: every id that ends a turn.
+        special_ids: control tokens, which never come from user text.
+        bos_id: beginning of sequence, or None.
+        add_bos: whether plain text starts with it.
+        bos_text: how the chat template writes it, or "".
+        eos_text: how the chat template writes the end token, or "".
+    """
+
+    n_tokens: int
+    piece: Callable[[int], bytes]
+    end_ids: frozenset[int]
+    special_ids: frozenset[int]
+    bos_id: int | None
+    add_bos: bool
+    bos_text: str = ""
+    eos_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How to open a model. None and 0 leave the choice to the engine.
+
+    Attributes:
+        n_batch: tokens per decode call; longer inputs are cut in chunks of this from their start.
+        n_threads: CPU threads; 0 takes the CPU quota.
+        n_gpu_layers: layers on the GPU; None puts there what fits.
+        kv_type: ggml type of keys and values, `f16`, `q8_0`, `q4_0` or `f32`.
+        flash_attention: `auto` lets the engine choose; the resolved value is in the fingerprint.
+    """
+
+    n_batch: int = 512
+    n_threads: int = 0
+    n_gpu_layers: int | None = None
+    kv_type: str = "f16"
+    flash_attention: FlashAttention = "auto"
+
+
+class Engine(Protocol):
+    """One loaded model with one sequence."""
+
+    model: ModelInfo
+
+    @property
+    def n_ctx(self) -> int:
+        """Return the context length in tokens, 0 before the first `reserve`."""
+
+    @property
+    def position(self) -> int:
+        """Return how many tokens are in the memory, which is where the next one goes."""
+
+    def vocab(self) -> Vocab:
+        """Return the vocabulary."""
+
+    def tokenize(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
+        """Split text into token ids.
+
+        Args:
+            text: any Unicode text.
+            special: read the spelling of control tokens as those tokens; False for user text.
+            add_bos: start with the beginning-of-sequence token if the model wants one.
+        """
+
+    def reserve(self, n_ctx: int) -> None:
+        """Make the context hold at least `n_ctx` tokens; growing it clears the memory.
+
+        Raises:
+            DoesNotFit: the memory for it cannot be had.
+        """
+
+    def decode(
+        self, tokens: Sequence[int], logits: Literal["last", "all"] = "last"
+    ) -> NDArray[np.float32]:
+        """Append tokens to the memory in batch-size chunks from the first one.
+
+        Returns:
+            Logits of shape (1, n_vocab) or (n, n_vocab); valid until the next call.
+
+        Raises:
+            ValueError: no tokens, or an id outside the vocabulary.
+            PromptTooLong: they do not fit the context; the memory is unchanged.
+            EngineFailed: the library failed; the memory is cleared.
+        """
+
+    def truncate(self, n_tokens: int) -> bool:
+        """Forget all but the first `n_tokens`; return False, changing nothing, if that is impossible."""
+
+    def snapshot_block(self) -> str:
+        """Return why state cannot be captured and restored exactly, or ""."""
+
+    def capture(self) -> KVState:
+        """Copy the memory out, once.
+
+        Raises:
+            SnapshotIncompatible: this kind of memory cannot be read.
+        """
+
+    def restore(self, state: KVState) -> None:
+        """Replace the memory by `state`, whose checksums were verified.
+
+        Raises:
+            SnapshotIncompatible: it does not fit this engine; the memory is left empty.
+        """
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what a snapshot must agree with, as of now."""
+
+    def cancel(self) -> None:
+        """Make a running `decode` stop soon; callable from any thread or a signal handler."""
+
+    def close(self) -> None:
+        """Free the model. Calling it again does nothing."""

@@ -1,0 +1,196 @@
+"""Files that are whole or not there: atomic replace with fsync, bounded reads, a fault hook.
+
+Every step that can fail in the real world (create, write, fsync, rename, fsync of the folder) first
+calls `fault`, so that a test can make the N-th step fail, or kill the process there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from edgellm.errors import DoesNotFit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Fault = Callable[[str, str], None]
+
+PRIVATE_FILE_MODE = 0o600
+PRIVATE_DIR_MODE = 0o700
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def no_fault(step: str, path: str) -> None:
+    """Do nothing: the fault hook of normal operation."""
+
+
+def private_dir(path: Path) -> Path:
+    """Make a folder (and its parents) that only its owner can enter, and return it."""
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=PRIVATE_DIR_MODE)
+    return path
+
+
+def fsync_dir(path: Path) -> None:
+    """Make renames in a folder survive a power loss, where the system can."""
+    if os.name == "nt":
+        return
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(fd)
+    except OSError as err:  # some network file systems refuse to sync a folder
+        if err.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)
+
+
+def temp_name(final: Path) -> Path:
+    """Return a name beside `final` that says who is writing: `.NAME.PID.RANDOM.tmp`."""
+    return final.with_name(f".{final.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def temp_owner(path: Path) -> int | None:
+    """Return the process id in a `temp_name`, or None if the name is not of that form."""
+    parts = path.name.split(".")
+    if len(parts) < 4 or parts[0] or parts[-1] != "tmp" or not parts[-3].isdigit():
+        return None
+    return int(parts[-3])
+
+
+class AtomicWriter:
+    """A binary file that appears under its final name whole, or not at all.
+
+    Leaving the `with` block without an error syncs and renames; an error removes the temporary.
+    Nothing but a kill leaves the temporary behind.
+    """
+
+    def __init__(
+        self,
+        final: Path,
+        *,
+        temp: Path | None = None,
+        mode: int = PRIVATE_FILE_MODE,
+        fault: Fault = no_fault,
+    ) -> None:
+        self.final = final
+        self.temp = temp or temp_name(final)
+        self.n_bytes = 0
+        self._fault = fault
+        self._mode = mode
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> AtomicWriter:
+        """Create the temporary file; it must not exist."""
+        self._fault("create", str(self.temp))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        flags |= getattr(os, "O_BINARY", 0)
+        fd = os.open(self.temp, flags, self._mode)
+        self._file = os.fdopen(fd, "wb", buffering=0)
+        return self
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append all of `data`.
+
+        Raises:
+            DoesNotFit: the disk is full.
+        """
+        if self._file is None:
+            raise ValueError("write outside the with block")
+        view = memoryview(data).cast("B")
+        try:
+            while view.nbytes:
+                self._fault("write", str(self.temp))
+                n = self._file.write(view)
+                self.n_bytes += n
+                view = view[n:]
+        except OSError as err:
+            if err.errno in _DISK_FULL:
+                raise DoesNotFit(
+                    f"the disk is full after {self.n_bytes} bytes",
+                    path=self.final,
+                    hint="free some space or choose another folder",
+                ) from err
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Sync and rename, or remove the temporary when the block failed."""
+        try:
+            if kind is None:
+                self._commit()
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            with contextlib.suppress(FileNotFoundError):
+                self.temp.unlink()
+
+    def sync(self) -> None:
+        """Force what was written so far to the disk."""
+        if self._file is not None:
+            self._fault("fsync", str(self.temp))
+            os.fsync(self._file.fileno())
+
+    def _commit(self) -> None:
+        self.sync()
+        if self._file is not None:
+            self._file.close()  # Windows cannot rename an open file
+        self._fault("rename", str(self.final))
+        os.replace(self.temp, self.final)
+        self._fault("fsync_dir", str(self.final.parent))
+        fsync_dir(self.final.parent)
+
+
+def write_atomic(
+    final: Path, data: bytes, *, mode: int = PRIVATE_FILE_MODE, fault: Fault = no_fault
+) -> None:
+    """Replace a small file's content in one step."""
+    with AtomicWriter(final, mode=mode, fault=fault) as out:
+        out.write(data)
+
+
+@contextlib.contextmanager
+def open_regular(path: Path, *, follow: bool = False) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+    """Open a regular file for reading and give its handle and status of that very handle.
+
+    Raises:
+        OSError: it is not there, is a link (unless `follow`), or is not a regular file.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+    fd = os.open(path, flags)  # non-blocking: opening a pipe must not hang
+    with os.fdopen(fd, "rb", buffering=0) as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        yield file, status
+
+
+def read_exactly(file: BinaryIO, into: bytearray | memoryview) -> None:
+    """Fill a buffer from an unbuffered file.
+
+    Raises:
+        EOFError: the file ends before the buffer is full; says by how much.
+    """
+    view = memoryview(into).cast("B")
+    while view.nbytes:
+        n = file.readinto(view)  # type: ignore[attr-defined]  # raw files have it
+        if not n:
+            raise EOFError(f"{view.nbytes} bytes are missing")
+        view = view[n:]
+
+
+def process_alive(pid: int) -> bool:
+    """Return whether a process with this id exists on this machine."""
+    import psutil
+
+    return bool(psutil.pid_exists(pid))

@@ -1,0 +1,1 @@
+"""Decode loop, sessions and conversion: the rooms below, wired together."""

@@ -1,0 +1,1 @@
+"""Prefix KV snapshots on disk: file layout, checks, lookup. Knows no engine."""

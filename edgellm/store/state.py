@@ -1,0 +1,98 @@
+"""KVState: the sequence memory of a token prefix, in canonical form, as the store keeps it.
+
+Canonical means: one 2-D array per (part, layer, K or V), row t holding token t's values. Strides are
+free, so an engine whose own layout is channel-major hands over a transposed view and pays for the
+transposition only when the bytes are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+PartKind = Literal["dense", "window", "opaque"]
+Role = Literal["K", "V", "blob"]
+
+ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+"""Types stored element by element. Any other type is stored as rows of bytes (`uint8`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The keys or the values of one layer.
+
+    Attributes:
+        layer: index among the layers of this part, from 0.
+        role: `K`, `V`, or `blob` in an opaque part.
+        type: ggml's name of the element type, such as `f16` or `q8_0`; `u8` for a blob.
+        rows: shape (n_tokens, n_channels), dtype uint16 for 2-byte and uint32 for 4-byte elements
+            (raw bits, no arithmetic); shape (n_tokens, row_bytes), dtype uint8 for block types;
+            shape (1, n_bytes), dtype uint8 for a blob. Any strides; read-only is fine.
+    """
+
+    layer: int
+    role: Role
+    type: str
+    rows: NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the engine's memories: all positions (dense), the last ones (window), or bytes.
+
+    Attributes:
+        kind: how the sections are to be read.
+        first: position of the first token held.
+        n_tokens: how many positions are held, without gaps.
+        sections: K and V of every layer.
+    """
+
+    kind: PartKind
+    first: int
+    n_tokens: int
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KVState:
+    """The whole sequence memory after `n_tokens` tokens.
+
+    Attributes:
+        n_tokens: length of the prefix; the next token goes to this position.
+        parts: the engine's memories in the engine's order.
+    """
+
+    n_tokens: int
+    parts: tuple[Part, ...]
+
+    def payload_bytes(self) -> int:
+        """Return the bytes of all sections together."""
+        return sum(section.rows.nbytes for part in self.parts for section in part.sections)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What must be equal for a snapshot to be valid, and what is only worth knowing.
+
+    Attributes:
+        hard: sorted (name, value) pairs that change the numbers in the memory: model content,
+            adapters, KV types, attention kernel, rope settings, engine build, format.
+        soft: sorted pairs that change at most the rounding: threads, batch size, CPU features.
+    """
+
+    hard: tuple[tuple[str, str], ...]
+    soft: tuple[tuple[str, str], ...] = ()
+
+    def digest(self) -> str:
+        """Return 64 hex digits of the SHA-256 over the hard pairs, in canonical JSON."""
+        import hashlib
+        import json
+
+        text = json.dumps(sorted(self.hard), separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
