@@ -1,0 +1,109 @@
+"""Session: a loaded model that answers requests. The doors speak to this protocol only.
+
+A session may run the engine in this process or stand for one elsewhere; nothing in the protocol
+tells. Events of a stream end with exactly one `Done` or `Failure`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from edgellm.core import Mode, Tier, Wire
+from edgellm.engines.base import EngineSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from edgellm.core import Done, Event, ModelInfo, Request
+
+Isolation = Literal["none"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How to open a session.
+
+    Attributes:
+        engine: settings of the engine.
+        n_ctx: context in tokens; None takes min(the model's, max(4096, prompt + 1024)).
+        snapshot: the tier of prefix snapshots, or off.
+        chat_template: Jinja source that replaces the model's own, or None.
+        mode: which routes requests may take.
+        isolation: where the engine runs; `none` is this process.
+    """
+
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    n_ctx: int | None = None
+    snapshot: Tier = Tier.EXACT
+    chat_template: str | None = None
+    mode: Mode = Mode.PRIVATE
+    isolation: Isolation = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFacts(Wire):
+    """What was resolved when the model was opened, for `--stats`.
+
+    Attributes:
+        engine: library and version, such as `llama.cpp 0.3.36 (0c1e570)`.
+        n_ctx: context in tokens, 0 before the first request.
+        n_batch: tokens per decode call.
+        n_threads: CPU threads.
+        n_gpu_layers: layers on a GPU.
+        kv_type: type of keys and values.
+        flash_attention: `on` or `off`, as resolved.
+        kernels: which kernel row the store uses.
+        load_ms: time to open the model.
+    """
+
+    engine: str
+    n_ctx: int
+    n_batch: int
+    n_threads: int
+    n_gpu_layers: int
+    kv_type: str
+    flash_attention: str
+    kernels: str
+    load_ms: float
+
+
+class Session(Protocol):
+    """A loaded model. One request at a time; `cancel` may come from anywhere."""
+
+    model: ModelInfo
+
+    def facts(self) -> SessionFacts:
+        """Return the resolved settings."""
+
+    def stream(self, request: Request) -> Iterator[Event]:
+        """Answer a request piece by piece.
+
+        Closing the iterator early stops the answer. A request that continues the conversation of
+        the one before decodes only what is new.
+        """
+
+    def generate(self, request: Request) -> Done:
+        """Answer a request whole.
+
+        Raises:
+            EdgeLLMError: the answer failed.
+        """
+
+    def cancel(self) -> None:
+        """End the running answer soon, with finish reason `cancelled`."""
+
+    def close(self) -> None:
+        """Wait at most two seconds for snapshots being written, then free the model."""
+
+    def __enter__(self) -> Session:
+        """Return the session itself."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the session."""
