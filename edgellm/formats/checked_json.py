@@ -1,0 +1,88 @@
+"""JSON files nobody vouches for: bounded in size, no duplicate keys, no NaN, errors in one line.
+
+Nothing here evaluates or imports what a file names.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from edgellm.errors import ModelCorrupt, ModelNotFound
+from edgellm.fileio import open_regular, read_exactly
+
+MAX_JSON_BYTES = 256 << 20  # the largest real tokenizer.json is about 35 MB
+_LFS = b"version https://git-lfs"
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_json_object(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON file whose top level is an object.
+
+    Raises:
+        ModelNotFound: the file is not there, or is no regular file.
+        ModelCorrupt: it is too big, not UTF-8, not JSON, or not an object; line and column are told.
+    """
+    return parse_object(read_bounded(path, max_bytes=max_bytes), path)
+
+
+def read_bounded(path: Path, *, max_bytes: int) -> bytes:
+    """Read a whole small file; links are followed, anything but a regular file is refused.
+
+    Raises:
+        ModelNotFound: the file cannot be opened.
+        ModelCorrupt: it is larger than `max_bytes`, or a Git LFS pointer.
+    """
+    try:
+        with open_regular(path, follow=True) as (file, status):
+            if status.st_size > max_bytes:
+                raise ModelCorrupt(f"{status.st_size} bytes; at most {max_bytes} are read", path=path)
+            data = bytearray(status.st_size)
+            read_exactly(file, data)
+    except EOFError as err:
+        raise ModelCorrupt(f"the file shrank while it was read: {err}", path=path) from err
+    except OSError as err:
+        raise ModelNotFound(f"cannot be read: {err.strerror}", path=path) from err
+    if data.startswith(_LFS):
+        raise ModelCorrupt("a Git LFS pointer, not the file itself", path=path, hint="run `git lfs pull`")
+    return bytes(data)
+
+
+def parse_object(data: bytes, path: Path) -> dict[str, Any]:
+    """Parse bytes as one JSON object; `path` is only for messages.
+
+    Raises:
+        ModelCorrupt: not UTF-8, not JSON, or not an object.
+    """
+    if data.startswith(_BOM):
+        raise ModelCorrupt("starts with a BOM (byte order mark)", path=path, hint="save it as plain UTF-8")
+    try:
+        value = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as err:
+        message = f"not valid JSON: {err.msg} at line {err.lineno}, column {err.colno}"
+        raise ModelCorrupt(message, path=path) from err
+    except UnicodeDecodeError as err:
+        raise ModelCorrupt(f"not UTF-8: byte {err.start}", path=path) from err
+    except RecursionError as err:
+        raise ModelCorrupt("JSON nested too deeply", path=path) from err
+    except ValueError as err:
+        raise ModelCorrupt(f"not valid JSON: {err}", path=path) from err
+    if not isinstance(value, dict):
+        raise ModelCorrupt(f"JSON {type(value).__name__} where an object is expected", path=path)
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"key {key[:80]!r} twice in one object")
+            seen.add(key)
+    return made
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
