@@ -191,7 +191,8 @@ def _name(cursor: Cursor, max_bytes: int) -> str:
 def _value(cursor: Cursor) -> Value:
     kind = cursor.u32()
     if kind in _NUMBERS:
-        return cursor.numbers(_NUMBERS[kind], 1)[0].item()  # type: ignore[no-any-return]
+        number = cursor.numbers(_NUMBERS[kind], 1)[0]
+        return float(number) if number.dtype.kind == "f" else int(number)
     if kind == _BOOL:
         return cursor.take(1) != b"\0"
     if kind == _STRING:
@@ -208,7 +209,7 @@ def _array(cursor: Cursor) -> Value:
     if kind in _NUMBERS:
         return cursor.numbers(_NUMBERS[kind], n)
     if kind == _BOOL:
-        return cursor.numbers("<u1", n) != np.uint8(0)
+        return cursor.numbers("<u1", n).astype(np.bool_)
     if kind == _STRING:
         return cursor.strings(n)
     raise cursor.corrupt(f"unknown array element type {kind}")
