@@ -3,8 +3,9 @@
 The library is found beside an installed llama_cpp package, which is not imported. Without it, numpy
 does the types whose blocks are simple; both give the same bytes.
 
-Type numbers, block sizes and formulas: `enum ggml_type` in ggml.h, ggml-common.h and ggml-quants.c
-of ggml as llama-cpp-python 0.3.36 carries it. A library that disagrees with the sizes is refused.
+A library whose blocks have other sizes than ours is refused.
+
+Source: ggml.h and ggml-quants.c of ggml as llama-cpp-python 0.3.36 carries it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from edgellm.errors import EngineUnavailable, MissingExtra
+from edgellm.ggml_types import TYPES_BY_ID
 from edgellm.kernels import _blocks
 from edgellm.kernels._choice import numpy_is_forced
 
@@ -68,22 +70,9 @@ class TypeTraits:
     type_bytes: int
 
 
-_TRAITS: Final[dict[GgmlType, TypeTraits]] = {
-    GgmlType.F32: TypeTraits(1, 4),
-    GgmlType.F16: TypeTraits(1, 2),
-    GgmlType.Q4_0: TypeTraits(32, 18),
-    GgmlType.Q4_1: TypeTraits(32, 20),
-    GgmlType.Q5_0: TypeTraits(32, 22),
-    GgmlType.Q5_1: TypeTraits(32, 24),
-    GgmlType.Q8_0: TypeTraits(32, 34),
-    GgmlType.Q2_K: TypeTraits(256, 84),
-    GgmlType.Q3_K: TypeTraits(256, 110),
-    GgmlType.Q4_K: TypeTraits(256, 144),
-    GgmlType.Q5_K: TypeTraits(256, 176),
-    GgmlType.Q6_K: TypeTraits(256, 210),
-    GgmlType.IQ4_NL: TypeTraits(32, 18),
-    GgmlType.IQ4_XS: TypeTraits(256, 136),
-    GgmlType.BF16: TypeTraits(1, 2),
+_TRAITS: Final = {
+    ggml_type: TypeTraits(TYPES_BY_ID[ggml_type].block_size, TYPES_BY_ID[ggml_type].block_bytes)
+    for ggml_type in GgmlType
 }
 
 # The soname first: it is the name the engine itself will ask the loader for, so that one process
