@@ -1,0 +1,100 @@
+"""Chat templates: messages in, one text out. The template is a stranger's program and is bounded.
+
+Rendering follows Hugging Face: immutable sandbox, trimmed blocks, loop controls, `tojson` without
+escapes, `raise_exception`, `strftime_now`, `{% generation %}` blocks. Whatever goes wrong inside a
+template leaves as one `TemplateError` of one line.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgellm.core import Message
+
+
+class Prompter(Protocol):
+    """What turns a conversation into the text a model reads.
+
+    Attributes:
+        fallback: whether this is raw text because the model has no template of its own.
+    """
+
+    @property
+    def fallback(self) -> bool:
+        """Return whether the model's own template is missing."""
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        now: datetime | None = None,
+    ) -> str:
+        """Return the prompt's text.
+
+        Args:
+            messages: the conversation; it is not changed.
+            add_generation_prompt: end with the opening of the assistant's turn.
+            now: what the template takes for the time; None is the local time.
+
+        Raises:
+            TemplateError: the template failed, refused the messages, or did too much.
+        """
+
+
+class RawTemplate:
+    """The fallback for models without a chat template: the contents with blank lines between."""
+
+    fallback = True
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        now: datetime | None = None,
+    ) -> str:
+        """Return system, user and assistant texts with a blank line between any two."""
+        del add_generation_prompt, now
+        return "\n\n".join(message.content for message in messages)
+
+
+def make_prompter(source: str | None, *, bos_text: str = "", eos_text: str = "") -> Prompter:
+    """Return the template, or the raw-text fallback where there is none or an empty one.
+
+    Raises:
+        TemplateError: the template does not parse.
+    """
+    if source is None or not source.strip():
+        return RawTemplate()
+    return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text)
+
+
+class ChatTemplate:
+    """A compiled Jinja chat template. Safe to use from several threads.
+
+    Raises:
+        TemplateError: the source does not parse, or uses what the sandbox does not have.
+    """
+
+    fallback = False
+
+    def __init__(self, source: str, *, bos_text: str, eos_text: str) -> None:
+        self.source = source
+        self._constants = {"bos_token": bos_text, "eos_token": eos_text}
+        self._lock = threading.Lock()
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        now: datetime | None = None,
+    ) -> str:
+        """Return the prompt's text; see `Prompter.render`."""
+        raise NotImplementedError
