@@ -1,0 +1,135 @@
+"""content_id: same bytes same name, other bytes other name, and a cache that may be broken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import gguf
+import numpy as np
+import pytest
+
+from edgellm.errors import ModelCorrupt
+from edgellm.fileio import read_exactly
+from edgellm.formats import identity
+from edgellm.formats.gguf import read_header
+from edgellm.formats.identity import content_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
+
+LATER_S = 3600.0
+
+
+def later() -> float:
+    """Tell a time at which nothing is fresh."""
+    return time.time() + LATER_S
+
+
+def name_of(path: Path) -> str:
+    """Return the content id, remembered at once."""
+    return content_id(path, read_header(path), clock=later)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Write a model whose weights are longer than all samples together."""
+    path = tmp_path / "m.gguf"
+    out = gguf.GGUFWriter(str(path), "llama")
+    out.add_tensor("w", np.random.default_rng(7).random((3000, 1000), np.float32))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return path
+
+
+def test_a_copy_has_the_same_name_and_any_part_changes_it(model: Path, tmp_path: Path):
+    """Path and times do not matter; header, first and last weight and length do."""
+    first = name_of(model)
+    copy = shutil.copyfile(model, tmp_path / "copy.gguf")
+    assert name_of(copy) == first
+    header = read_header(model)
+    seen = {first}
+    for offset in (header.data_start, header.file_bytes - 1, header.file_bytes - 40_000):
+        content = bytearray(model.read_bytes())
+        content[offset] ^= 1
+        copy.write_bytes(content)
+        seen.add(name_of(copy))
+    copy.write_bytes(model.read_bytes() + b"\0")
+    seen.add(name_of(copy))
+    assert len(seen) == 5
+
+
+def test_a_change_in_place_is_seen_although_the_times_are_set_back(model: Path):
+    """Size and mtime may lie (`rsync -t`): the change time does not."""
+    first = name_of(model)
+    status = model.stat()
+    with model.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x99")
+    os.utime(model, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert name_of(model) != first
+
+
+def test_the_second_time_comes_from_the_cache(model: Path, edgellm_home: Path):
+    """What the cache says is believed, and only for the same stamp."""
+    first = name_of(model)
+    (entry,) = (edgellm_home / "cache" / "content-ids").iterdir()
+    entry.write_text(entry.read_text().replace(first, "ab" * 32))
+    assert name_of(model) == "ab" * 32
+    model.touch()
+    assert name_of(model) == first
+
+
+@pytest.mark.parametrize("junk", [b"", b"{", b"[1]", b'{"stamp": 1}', b"[" * 3000, b"\xff" * 9000])
+def test_a_broken_cache_is_ignored_and_mended(model: Path, edgellm_home: Path, junk: bytes):
+    """Junk in the cache costs a second reading, nothing else."""
+    first = name_of(model)
+    (entry,) = (edgellm_home / "cache" / "content-ids").iterdir()
+    good = entry.read_bytes()
+    entry.write_bytes(junk)
+    assert name_of(model) == first
+    assert entry.read_bytes() == good
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(model: Path, edgellm_home: Path):
+    """A file in the way of the folder stands for a read-only disk."""
+    edgellm_home.mkdir()
+    (edgellm_home / "cache").write_text("in the way")
+    assert len(name_of(model)) == 64
+
+
+def test_a_file_that_was_just_written_is_not_remembered(model: Path, edgellm_home: Path):
+    """A later write within the clock's grain would carry the same stamp."""
+    content_id(model, read_header(model), clock=lambda: model.stat().st_ctime + 1)
+    assert not (edgellm_home / "cache").exists()
+
+
+def test_a_header_of_another_file_is_refused(model: Path):
+    """The file grew between the header and the id: it is being written."""
+    header = read_header(model)
+    with model.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(ModelCorrupt, match="a moment ago"):
+        content_id(model, header)
+
+
+@pytest.mark.model
+def test_a_real_model_is_named_from_a_bounded_read(
+    gemma3_gguf: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A vocabulary of 6.5 MB makes the blocks shorter: the whole stays within the bound."""
+    reads: list[int] = []
+
+    def counted(file: BinaryIO, into: bytearray) -> None:
+        reads.append(len(into))
+        read_exactly(file, into)
+
+    monkeypatch.setattr(identity, "read_exactly", counted)
+    name_of(gemma3_gguf)
+    assert 1 + identity.N_BLOCKS == len(reads)
+    assert sum(reads) <= identity.MAX_READ_BYTES
