@@ -5,7 +5,8 @@
 #   bash tests/run.sh --install-only
 #
 # --full          the large counts and cross builds as well
-# --group NAME    only the tests that need NAME; they fail, and do not skip, where it is missing
+# --group NAME    only what needs NAME; it fails, and does not skip, where that is missing
+#                 (bench: the programs of tests/bench, which fail when a goal is missed)
 #
 # Everything goes into a virtual environment: the active one, the folder EDGELLM_VENV names, or
 # .venv in the checkout. The first run compiles the engine (a few minutes); later runs only look.
@@ -62,4 +63,11 @@ fi
 # The installed wheel is tested, not the source tree: `-P` keeps the checkout off sys.path, and a
 # library that was not built is an error.
 export PATH="$venv/bin:$PATH" EDGELLM_KERNELS="${EDGELLM_KERNELS:-native}"
-exec "$venv/bin/pytest" -m "$select" "${pytest_args[@]}"
+if [ "$group" = bench ]; then
+    missed=0
+    for program in tests/bench/[a-z]*.py; do
+        python -P "$program" || missed=1
+    done
+    exit "$missed"
+fi
+exec pytest -m "$select" ${pytest_args[@]+"${pytest_args[@]}"}
