@@ -1,0 +1,140 @@
+"""One answer on the terminal: open the model, stream, and end early on Ctrl-C.
+
+The first Ctrl-C asks the session to end the answer, so that what was printed is kept and the stream
+closes in order; a second one breaks off at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from edgellm.cli import render
+from edgellm.core import Done, Failure, Token
+from edgellm.errors import EngineFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import FrameType
+
+    from edgellm.cli.render import Printer
+    from edgellm.core import Event, Request
+    from edgellm.runtime.session import Session, SessionOptions
+
+
+class Status:
+    """A line on stderr that says what is being waited for; only on a terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._shown = ""
+        self._on = not quiet and sys.stderr is not None and sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        """Replace the line by `text`; "" takes it away."""
+        if self._on and text != self._shown:
+            # Spaces, not an escape sequence: a dumb terminal understands them too.
+            render.write_err_raw("\r" + " " * len(self._shown) + "\r" + text)
+            self._shown = text
+
+    def note(self, text: str) -> None:
+        """Write a line that stays."""
+        if self._on:
+            self.show("")
+            render.write_err(f"{text}\n")
+
+
+def open_model(path: Path, options: SessionOptions, status: Status) -> Session:
+    """Open a model through the runtime, saying so while it takes time.
+
+    Raises:
+        EdgeLLMError: it cannot be opened.
+    """
+    from edgellm.runtime.local import open_session
+
+    status.show(f"loading {path.name}")
+    # A KeyboardInterrupt inside a library's callback would be lost: the flag is not.
+    interrupted = threading.Event()
+    try:
+        with interrupts(interrupted.set):
+            session = open_session(path, options)
+    finally:
+        status.show("")
+    if interrupted.is_set():
+        session.close()
+        raise KeyboardInterrupt
+    return session
+
+
+def stream_answer(
+    session: Session, request: Request, printer: Printer, status: Status
+) -> Done | Failure:
+    """Show the events of one answer and return the last.
+
+    Raises:
+        EngineFailed: the stream ended without saying how.
+        StdoutClosed: nobody reads the answer any more; the stream is closed.
+    """
+    last: Event | None = None
+    status.show("reading the prompt")
+    events = session.stream(request)
+    try:
+        with interrupts(session.cancel):
+            for event in events:
+                status.show("")
+                printer.event(event)
+                last = event
+    finally:
+        status.show("")
+        if isinstance(events, Generator):
+            events.close()
+    if isinstance(last, (Done, Failure)):
+        return last
+    raise EngineFailed("the answer broke off without an end")
+
+
+def note_cut(done: Done, request: Request, hint: str) -> None:
+    """Warn when an answer ended because the context is full, which is no end of its own."""
+    asked = request.max_tokens is not None and done.usage.completion_tokens >= request.max_tokens
+    if done.finish_reason == "length" and not asked:
+        render.warning(f"the answer was cut: the context is full; {hint}")
+
+
+@contextlib.contextmanager
+def interrupts(first: Callable[[], None]) -> Iterator[None]:
+    """Call `first` on the first Ctrl-C; a second one raises KeyboardInterrupt.
+
+    Outside the main thread, where no handler can be set, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        first()
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class FirstToken:
+    """A printer that notes when the first text came and passes everything on."""
+
+    def __init__(self, inner: Printer, clock: Callable[[], float]) -> None:
+        self._inner = inner
+        self._clock = clock
+        self.at_s: float | None = None
+
+    def event(self, event: Event) -> None:
+        """Show one event."""
+        if self.at_s is None and isinstance(event, Token):
+            self.at_s = self._clock()
+        self._inner.event(event)

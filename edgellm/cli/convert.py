@@ -1,0 +1,135 @@
+"""`edgellm convert`: a Hugging Face checkpoint becomes one GGUF file."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from pathlib import Path  # noqa: TC003  # typer reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from edgellm.errors import UsageError
+from edgellm.units import format_bytes
+
+if TYPE_CHECKING:
+    from edgellm.runtime.conversion import ConversionPlan, ConversionResult
+
+EXAMPLES: Final = """
+edgellm convert ./SmolLM2-135M-Instruct -o smollm2-q8.gguf --bits 8
+edgellm convert ./checkpoint -o model.gguf --type q4_0 --dry-run
+edgellm convert ./checkpoint -o model.gguf --type bf16 --force --json
+"""
+
+
+class WeightType(str, enum.Enum):
+    """Types that weight matrices can be converted to; `runtime.conversion.TYPES`, for typer."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
+
+
+def convert(
+    src: Annotated[Path, typer.Argument(metavar="SRC", help="Checkpoint folder; only read.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="GGUF file to make.")],
+    weight_type: Annotated[
+        WeightType | None, typer.Option("--type", help="Type of the weight matrices.")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option("--bits", metavar="4|8", help="4 is q4_0, 8 is q8_0.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option("--threads", metavar="N", min=0, help="Workers; 0: one a CPU.")
+    ] = 0,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check all and print the exact size; write nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Convert a Hugging Face checkpoint to GGUF, verified before it gets its name."""
+    from edgellm.cli import render
+    from edgellm.cli.progress import ByteProgress
+    from edgellm.runtime import conversion
+
+    options = conversion.ConvertOptions(
+        src=src,
+        out=out,
+        type=chosen_type(weight_type, bits),
+        n_threads=threads,
+        overwrite=force,
+    )
+    plan = conversion.plan(options)
+    for text in plan.warnings:
+        render.warning(text)
+    if dry_run:
+        _show_plan(plan, as_json=as_json)
+        return
+    progress = ByteProgress("converting", quiet=as_json)
+    try:
+        result = conversion.convert(options, progress=progress)
+    finally:
+        progress.close()
+    _show_result(result, as_json=as_json)
+
+
+def chosen_type(weight_type: WeightType | None, bits: int | None) -> str:
+    """Return the type that `--type` or `--bits` names.
+
+    Raises:
+        UsageError: both or neither is given, or the bits are neither 4 nor 8.
+    """
+    from edgellm.runtime.conversion import TYPE_OF_BITS
+
+    if (weight_type is None) == (bits is None):
+        problem = "exclude each other" if bits is not None else "are both missing"
+        raise UsageError(f"--type and --bits {problem}", hint="give one, such as `--bits 8`")
+    if weight_type is not None:
+        return weight_type.value
+    if bits not in TYPE_OF_BITS:
+        raise UsageError(f"--bits must be 4 or 8, not {bits}")
+    return TYPE_OF_BITS[bits]
+
+
+def _show_plan(plan: ConversionPlan, *, as_json: bool) -> None:
+    from edgellm.cli import render
+
+    if as_json:
+        render.json_line({"type": "plan", **_plain(plan)})
+        return
+    render.facts(
+        [
+            ("output", str(plan.out)),
+            ("architecture", plan.architecture),
+            ("parameters", f"{plan.n_params:,}"),
+            ("tensors", str(len(plan.tensors))),
+            ("weights", f"{plan.type}, {plan.bits_per_weight:.2f} bits per weight"),
+            ("size", f"{plan.out_bytes:,} bytes ({format_bytes(plan.out_bytes)})"),
+            ("free space", format_bytes(plan.free_bytes)),
+            ("peak memory", f"about {format_bytes(plan.peak_memory_bytes)}"),
+        ]
+    )
+
+
+def _show_result(result: ConversionResult, *, as_json: bool) -> None:
+    from edgellm.cli import render
+
+    if as_json:
+        render.json_line({"type": "converted", **_plain(result)})
+        return
+    render.write_out(
+        f"{result.path}: {format_bytes(result.n_bytes)}, {result.type}, "
+        f"{result.bits_per_weight:.2f} bits per weight, {result.seconds:.1f} s\n"
+    )
+    name = render.shell_word(str(result.path))
+    render.write_err(f'\nnext: edgellm info {name}\n      edgellm run {name} "Hello"\n')
+    render.write_err(f"      edgellm chat {name}\n")
+
+
+def _plain(value: ConversionPlan | ConversionResult) -> dict[str, Any]:
+    found = dataclasses.asdict(value)
+    return {key: str(item) if key in ("path", "out") else item for key, item in found.items()}

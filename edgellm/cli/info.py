@@ -1,0 +1,179 @@
+"""`edgellm info`: what a model file says of itself, or what is installed here. No engine is loaded."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+from pathlib import Path  # noqa: TC003  # typer reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from edgellm.errors import ModelNotFound
+from edgellm.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+EXAMPLES: Final = """
+edgellm info model.gguf
+edgellm info ./checkpoint
+edgellm info model.gguf --json
+edgellm info
+"""
+
+ENGINES: Final = (
+    ("llama_cpp", "llama-cpp-python", "pip install 'edgellm[llama]'"),
+    ("onnxruntime", "onnxruntime", "pip install 'edgellm[onnx]'"),
+)
+"""Module to look for, distribution that has the version, and how to get it."""
+
+_DRY_TYPES: Final = ("f16", "q8_0", "q4_0")
+
+
+def info(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="GGUF file or checkpoint folder.")
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Describe a model from its header; without FILE, what is installed here."""
+    from edgellm.cli import render
+
+    if file is None:
+        facts = machine_facts()
+    elif file.is_dir():
+        facts = checkpoint_facts(file)
+    else:
+        facts = model_facts(file)
+    if as_json:
+        render.json_line({"type": "info", **facts})
+    else:
+        render.facts([_shown(key, value) for key, value in facts.items()])
+
+
+def model_facts(path: Path) -> dict[str, Any]:
+    """Return what a GGUF header says.
+
+    Raises:
+        ModelError: the file is not there, not a GGUF, or contradicts itself.
+    """
+    from edgellm.formats import gguf, gguf_model
+
+    if not path.exists():
+        raise ModelNotFound("there is no such file", path=path, hint="check the name")
+    header = gguf.read_header(path)
+    found = gguf_model.model_info(header, path)
+    weight_bytes = sum(tensor.n_bytes for tensor in header.tensors)
+    return {
+        "file": str(path),
+        "name": found.name,
+        "architecture": found.architecture,
+        "parameters": found.n_params,
+        "layers": found.n_layers,
+        "context_tokens": found.n_ctx_train,
+        "vocabulary_tokens": found.n_vocab,
+        "embedding": found.n_embd,
+        "heads": {"query": found.n_heads, "key_value": found.n_kv_heads},
+        "weights": dict(found.weight_types),
+        "bits_per_weight": round(8 * weight_bytes / found.n_params, 2) if found.n_params else 0.0,
+        "memory": found.memory,
+        "chat_template": found.chat_template is not None,
+        "file_bytes": found.file_bytes,
+    }
+
+
+def checkpoint_facts(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint folder would become, by planning its conversion.
+
+    Raises:
+        EdgeLLMError: it cannot be converted; says why.
+    """
+    from edgellm.runtime import conversion
+
+    out = path.parent / f"{path.resolve().name}.gguf"
+    plans = [
+        conversion.plan(conversion.ConvertOptions(src=path, out=out, type=name, overwrite=True))
+        for name in _DRY_TYPES
+    ]
+    return {
+        "folder": str(path),
+        "architecture": plans[0].architecture,
+        "parameters": plans[0].n_params,
+        "tensors": len(plans[0].tensors),
+        **{f"bytes_as_{plan.type}": plan.out_bytes for plan in plans},
+        "warnings": list(plans[0].warnings),
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return versions, engines, the kernel row and the home folder.
+
+    Raises:
+        UsageError: an environment variable has a value that cannot be used.
+    """
+    from edgellm import kernels, paths
+
+    engines = {module: _engine(module, name, get) for module, name, get in ENGINES}
+    return {
+        "edgellm": version_of("edgellm"),
+        "python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",
+        **engines,
+        "kernels": kernels.isa(),
+        "home": str(paths.home_dir()),
+    }
+
+
+def version_of(distribution: str) -> str:
+    """Return the version of an installed distribution, or `unknown`."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _engine(module: str, distribution: str, get: str) -> str:
+    if importlib.util.find_spec(module) is None:  # looks, imports nothing
+        return f"not installed; {get}"
+    return version_of(distribution)
+
+
+def _heads_text(heads: Mapping[str, int]) -> str:
+    query, shared = heads["query"], heads["key_value"]
+    kind = f"GQA, {query / shared:g} queries a key" if 0 < shared < query else "no GQA"
+    return f"{query} query, {shared} key-value ({kind})"
+
+
+def _weights_text(weights: Mapping[str, int]) -> str:
+    from edgellm.ggml_types import TYPES_BY_NAME
+
+    total = sum(weights.values()) or 1
+    parts = []
+    for name, n in sorted(weights.items(), key=lambda item: -item[1]):
+        kind = TYPES_BY_NAME[name]
+        bits = 8 * kind.block_bytes / kind.block_size
+        parts.append(f"{name} {100 * n / total:.1f} % at {bits:.2f} bits")
+    return ", ".join(parts)
+
+
+def _yes_no(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+_FORMAT: Final[Mapping[str, Callable[[Any], str]]] = {
+    "parameters": "{:,}".format,
+    "heads": _heads_text,
+    "weights": _weights_text,
+    "bits_per_weight": "{:.2f}".format,
+    "chat_template": _yes_no,
+    "file_bytes": format_bytes,
+    "warnings": lambda texts: "; ".join(texts) or "none",
+    **{f"bytes_as_{name}": format_bytes for name in _DRY_TYPES},
+}
+
+
+def _shown(key: str, value: object) -> tuple[str, str]:
+    label = key.removesuffix("_bytes").removesuffix("_tokens").replace("bytes_as", "size as")
+    return label.replace("_", " "), _FORMAT.get(key, str)(value)

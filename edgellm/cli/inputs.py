@@ -1,0 +1,121 @@
+"""Where prompts come from: an argument, a flag, a file or stdin; exactly one of them.
+
+Text is UTF-8, at most `MAX_TEXT_BYTES` of it, and loses a byte order mark and its final line end, so
+that a file and the same text on the command line make the same tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
+
+from edgellm.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MAX_TEXT_BYTES: Final = 16 << 20
+STDIN_NAME: Final = "-"
+_UTF8_BOM: Final = b"\xef\xbb\xbf"
+_UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+def decode_text(raw: bytes, name: str) -> str:
+    """Decode UTF-8 text without its byte order mark and its final line end.
+
+    Args:
+        raw: the bytes of the file.
+        name: what the bytes are, for the message of an error.
+
+    Raises:
+        UsageError: there are too many bytes, or they are not UTF-8; says at which offset.
+    """
+    if len(raw) > MAX_TEXT_BYTES:
+        raise UsageError(f"{name}: more than {MAX_TEXT_BYTES} bytes of text")
+    try:
+        text = raw.removeprefix(_UTF8_BOM).decode("utf-8")
+    except UnicodeDecodeError as err:
+        offset = err.start + (len(_UTF8_BOM) if raw.startswith(_UTF8_BOM) else 0)
+        is_utf16 = raw.startswith(_UTF16_BOMS)
+        kind = "this looks like UTF-16" if is_utf16 else f"byte 0x{raw[offset]:02x}"
+        raise UsageError(
+            f"{name}: not UTF-8 at byte offset {offset} ({kind})", hint="save the text as UTF-8"
+        ) from err
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; `-` reads stdin.
+
+    Raises:
+        UsageError: it is too large or not UTF-8.
+        OSError: it cannot be read.
+    """
+    if str(path) == STDIN_NAME:
+        return _read_stdin(sys.stdin)
+    with path.open("rb") as file:
+        return decode_text(_read_capped(file), str(path))
+
+
+def one_prompt(
+    argument: str | None, flag: str | None, file: Path | None, *, stdin: TextIO | None = None
+) -> str | None:
+    """Return the prompt, or None when there is none and stdin is a terminal.
+
+    Stdin is read only when nothing else names a prompt: a command in a `while read` loop must not
+    eat the loop's input.
+
+    Raises:
+        UsageError: two sources are given, or the prompt is empty or not text.
+        OSError: the file cannot be read.
+    """
+    given = {"PROMPT": argument, "--prompt": flag, "--prompt-file": file}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise UsageError(f"two prompts: {named[0]} and {named[1]}", hint="give one of them")
+    stdin = sys.stdin if stdin is None else stdin
+    if file is not None:
+        text, name = read_text(file), f"--prompt-file {file}"
+    elif named:
+        text, name = next(value for value in (argument, flag) if value is not None), named[0]
+    elif stdin is None or stdin.isatty():
+        return None
+    else:
+        text, name = _read_stdin(stdin), "stdin"
+    if not text.strip():
+        raise UsageError(f"the prompt from {name} is empty", hint="give some text to answer")
+    return whole_text(text, name)
+
+
+def whole_text(text: str, name: str) -> str:
+    """Return an argument of the command line unless it held bytes that were not UTF-8.
+
+    Raises:
+        UsageError: it did; says where.
+    """
+    for place, character in enumerate(text):
+        if "\ud800" <= character <= "\udfff":
+            raise UsageError(f"{name}: not UTF-8 at character {place}")
+    return text
+
+
+def one_of(values: Mapping[str, object]) -> None:
+    """Check that at most one of some flags was given.
+
+    Raises:
+        UsageError: two were; names them.
+    """
+    named = [name for name, value in values.items() if value is not None]
+    if len(named) > 1:
+        raise UsageError(f"{named[0]} and {named[1]} exclude each other", hint="give one of them")
+
+
+def _read_stdin(stdin: TextIO | None) -> str:
+    if stdin is None:
+        raise UsageError("stdin is closed", hint="give a prompt as an argument")
+    return decode_text(_read_capped(stdin.buffer), "stdin")
+
+
+def _read_capped(file: BinaryIO) -> bytes:
+    return file.read(MAX_TEXT_BYTES + 1)

@@ -1,0 +1,267 @@
+"""The flags that `run` and `chat` share: declared once, and what they become.
+
+A command that is `with_options(AnswerOptions)` gets every field below as a flag and receives them as
+one value, so that the two commands cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+import os
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003  # typer reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
+
+from typer import Option
+
+from edgellm.cli.inputs import one_of, read_text, whole_text
+from edgellm.core import Mode, Request, Sampling, Tier
+from edgellm.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from edgellm.core import Message
+    from edgellm.runtime.session import SessionOptions
+
+    Command = Callable[..., None]
+
+OFFLINE_VARIABLE: Final = "EDGELLM_OFFLINE"
+_TRUTH: Final = {"": False, "0": False, "false": False, "1": True, "true": True}
+_INT_MAX: Final = (1 << 31) - 1
+_PLAIN: Final = Sampling()
+
+T = TypeVar("T")
+
+
+class KvType(str, enum.Enum):
+    """ggml types that keys and values can have."""
+
+    F16 = "f16"
+    Q8_0 = "q8_0"
+    Q4_0 = "q4_0"
+    F32 = "f32"
+
+
+class Flash(str, enum.Enum):
+    """Whether flash attention is used; `auto` lets the engine choose."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How to load a model and answer; one field a flag."""
+
+    system: Annotated[
+        str | None,
+        Option(
+            "--system", metavar="TEXT", help="System prompt: read once per machine, then reused."
+        ),
+    ] = None
+    system_file: Annotated[
+        Path | None,
+        Option(
+            "--system-file",
+            metavar="FILE",
+            help="The same from a file, UTF-8; its final line end goes.",
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Option("--max-tokens", "-n", metavar="N", min=1, help="Cut the answer after so many."),
+    ] = None
+    temperature: Annotated[
+        float, Option("--temperature", metavar="X", help="0 always takes the likeliest token.")
+    ] = _PLAIN.temperature
+    top_k: Annotated[
+        int, Option("--top-k", metavar="N", help="Keep this many tokens; 0 keeps all.")
+    ] = _PLAIN.top_k
+    top_p: Annotated[
+        float, Option("--top-p", metavar="X", help="Keep tokens up to this probability in all.")
+    ] = _PLAIN.top_p
+    min_p: Annotated[
+        float,
+        Option("--min-p", metavar="X", help="Drop tokens below this fraction of the likeliest."),
+    ] = _PLAIN.min_p
+    repeat_penalty: Annotated[
+        float,
+        Option(
+            "--repeat-penalty", metavar="X", help="Above 1 makes repetition less likely; 1 is off."
+        ),
+    ] = _PLAIN.repeat_penalty
+    seed: Annotated[
+        int | None,
+        Option("--seed", metavar="N", help="Makes the answer repeatable; else random."),
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        Option("--stop", metavar="TEXT", help="End the answer before this text; repeatable."),
+    ] = None
+    ctx: Annotated[
+        int | None,
+        Option(
+            "--ctx",
+            metavar="N",
+            min=1,
+            help="Context in tokens; else the model's or max(4096, prompt + 1024), the smaller.",
+        ),
+    ] = None
+    kv_type: Annotated[KvType, Option("--kv-type", help="Type of keys and values.")] = KvType.F16
+    threads: Annotated[
+        int, Option("--threads", metavar="N", min=0, help="CPU threads; 0 takes the quota.")
+    ] = 0
+    gpu_layers: Annotated[
+        str, Option("--gpu-layers", metavar="auto|N", help="Layers on the GPU.")
+    ] = "auto"
+    flash_attn: Annotated[Flash, Option("--flash-attn", help="Flash attention.")] = Flash.AUTO
+    batch: Annotated[int, Option("--batch", metavar="N", min=1, help="Tokens per decode call.")] = (
+        512
+    )
+    chat_template: Annotated[
+        Path | None,
+        Option(
+            "--chat-template", metavar="FILE", help="Jinja file instead of the model's template."
+        ),
+    ] = None
+    snapshot: Annotated[
+        Tier, Option("--snapshot", help="Keep the state after the system prompt on disk, or not.")
+    ] = Tier.EXACT
+    mode: Annotated[
+        Mode, Option("--mode", help=f"Routes allowed; {OFFLINE_VARIABLE}=1 makes it offline.")
+    ] = Mode.PRIVATE
+    json: Annotated[bool, Option("--json", help="Print events as JSON lines.")] = False
+    stats: Annotated[bool, Option("--stats", help="Print figures on stderr afterwards.")] = False
+
+    def session_options(self) -> SessionOptions:
+        """Return how to open the session; reads the template file and the environment.
+
+        Raises:
+            UsageError: a number, the template or `EDGELLM_OFFLINE` is wrong.
+            OSError: the template cannot be read.
+        """
+        from edgellm.engines.base import EngineSettings
+        from edgellm.runtime.session import SessionOptions
+
+        for name, value in {
+            "--ctx": self.ctx,
+            "--threads": self.threads,
+            "--batch": self.batch,
+        }.items():
+            if value is not None and value > _INT_MAX:
+                raise UsageError(f"{name} must be at most {_INT_MAX}, not {value}")
+        return SessionOptions(
+            engine=EngineSettings(
+                n_batch=self.batch,
+                n_threads=self.threads,
+                n_gpu_layers=gpu_layers(self.gpu_layers),
+                kv_type=self.kv_type.value,
+                flash_attention=self.flash_attn.value,
+            ),
+            n_ctx=self.ctx,
+            snapshot=self.snapshot,
+            chat_template=None if self.chat_template is None else read_text(self.chat_template),
+            mode=Mode.OFFLINE if offline_variable(os.environ) else self.mode,
+        )
+
+    def system_text(self) -> str | None:
+        """Return the system prompt, or None.
+
+        Raises:
+            UsageError: both flags are given, or the text is not UTF-8.
+            OSError: the file cannot be read.
+        """
+        one_of({"--system": self.system, "--system-file": self.system_file})
+        if self.system_file is not None:
+            return read_text(self.system_file)
+        return None if self.system is None else whole_text(self.system, "--system")
+
+    def request(self, messages: tuple[Message, ...]) -> Request:
+        """Return the request for a conversation.
+
+        Raises:
+            UsageError: a sampling flag is out of its range.
+        """
+        return Request(
+            messages=messages,
+            max_tokens=self.max_tokens,
+            stop=tuple(whole_text(text, "--stop") for text in self.stop or ()),
+            sampling=Sampling(
+                temperature=self.temperature,
+                top_k=self.top_k,
+                top_p=self.top_p,
+                min_p=self.min_p,
+                repeat_penalty=self.repeat_penalty,
+                seed=self.seed,
+            ),
+        )
+
+
+def gpu_layers(text: str) -> int | None:
+    """Read `auto` (None: what fits) or a number of layers.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text == "auto":
+        return None
+    if text.isascii() and text.isdigit() and int(text[:10]) <= _INT_MAX and len(text) <= 10:
+        return int(text)
+    raise UsageError(f"--gpu-layers must be auto or a number from 0, not {text!r}")
+
+
+def offline_variable(environ: Mapping[str, str]) -> bool:
+    """Return whether `EDGELLM_OFFLINE` asks for offline mode.
+
+    Raises:
+        UsageError: its value is none of 0, 1, true and false: a guess could send text out.
+    """
+    value = environ.get(OFFLINE_VARIABLE, "")
+    try:
+        return _TRUTH[value.strip().lower()]
+    except KeyError:
+        raise UsageError(
+            f"{OFFLINE_VARIABLE}={value!r} is none of 0, 1, true and false",
+            hint=f"export {OFFLINE_VARIABLE}=1 or unset it",
+        ) from None
+
+
+def with_options(options_class: type[T]) -> Callable[[Command], Command]:
+    """Give a command one flag for each field of a dataclass.
+
+    The command takes its own parameters and `options`, an instance of the class.
+    """
+    hints = get_type_hints(options_class, include_extras=True)
+    fields = dataclasses.fields(cast("Any", options_class))
+    flags = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields
+    ]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def call(**values: Any) -> None:
+            chosen = {field.name: values.pop(field.name) for field in fields}
+            command(**values, options=options_class(**chosen))
+
+        own_hints = get_type_hints(command, include_extras=True)
+        own = [
+            parameter.replace(annotation=own_hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in inspect.signature(command).parameters.items()
+            if name != "options"
+        ]
+        call.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]  # read by inspect.signature
+        call.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
+        return call
+
+    return decorate

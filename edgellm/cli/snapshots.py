@@ -1,0 +1,158 @@
+"""`edgellm snapshots`: list, check and remove what the prefix store keeps."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from edgellm.errors import EXIT_FAILURE, UsageError
+from edgellm.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgellm.store.store import SnapshotInfo, SnapshotStore
+
+LS_EXAMPLES: Final = """
+edgellm snapshots ls
+edgellm snapshots ls --json
+"""
+CHECK_EXAMPLES: Final = """
+edgellm snapshots check
+edgellm snapshots check --fix
+"""
+RM_EXAMPLES: Final = """
+edgellm snapshots rm 3fa9
+edgellm snapshots rm --all --yes
+"""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+
+
+def ls(*, as_json: AsJson = False) -> None:
+    """List the snapshots: key, tokens, size, age, tier and model."""
+    from edgellm.cli import render
+
+    entries = sorted(_store().entries(), key=lambda entry: entry.created, reverse=True)
+    if as_json:
+        for entry in entries:
+            render.json_line({"type": "snapshot", **_plain(entry)})
+        return
+    if not entries:
+        render.write_err("no snapshots\n")
+        return
+    heading = ("KEY", "TOKENS", "SIZE", "CREATED", "TIER", "MODEL")
+    render.table([heading, *(_row(entry) for entry in entries)])
+
+
+def check(
+    *,
+    fix: Annotated[bool, typer.Option("--fix", help="Remove what cannot be used.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Verify every snapshot; exits 1 if a problem remains."""
+    from edgellm.cli import render
+
+    findings = _store().check(fix=fix)
+    for finding in findings:
+        if as_json:
+            render.json_line(
+                {
+                    "type": "finding",
+                    "path": str(finding.path),
+                    "problem": finding.problem,
+                    "fixed": finding.fixed,
+                }
+            )
+        else:
+            done = " (removed)" if finding.fixed else ""
+            render.write_out(f"{finding.path}: {finding.problem}{done}\n")
+    left = sum(not finding.fixed for finding in findings)
+    if not as_json:
+        render.write_out(f"problems: {len(findings)}, left: {left}\n")
+    if left:
+        render.error(f"{left} snapshots are damaged", "run `edgellm snapshots check --fix`")
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def rm(
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY", help="Keys, or unique starts of them.")
+    ] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Remove all snapshots.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove snapshots; the next run makes them again."""
+    from edgellm.cli import render
+
+    if every == bool(keys):
+        raise UsageError("give keys or --all", hint="`edgellm snapshots ls` shows the keys")
+    store = _store()
+    entries = tuple(store.entries())
+    chosen = None if every else full_keys(keys or (), [entry.key for entry in entries])
+    n = len(entries) if chosen is None else len(chosen)
+    if n and not yes and not _confirmed(n):
+        render.write_err("nothing was removed\n")
+        raise typer.Exit(EXIT_FAILURE)
+    removed = store.remove(chosen)
+    if as_json:
+        render.json_line({"type": "removed", "n": removed})
+    else:
+        render.write_out(f"removed: {removed}\n")
+
+
+def full_keys(starts: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the keys that `starts` are the unique starts of.
+
+    Raises:
+        UsageError: none or several keys start so.
+    """
+    found = []
+    for start in starts:
+        matches = sorted({key for key in known if start and key.startswith(start)})
+        if len(matches) != 1 and start not in matches:
+            problem = f"{len(matches)} snapshots start" if matches else "no snapshot starts"
+            raise UsageError(f"{problem} with {start!r}", hint="see `edgellm snapshots ls`")
+        found.append(start if start in matches else matches[0])
+    return list(dict.fromkeys(found))
+
+
+def _store() -> SnapshotStore:
+    from edgellm.paths import snapshots_dir
+    from edgellm.store.store import SnapshotStore
+
+    return SnapshotStore(snapshots_dir())
+
+
+def _row(entry: SnapshotInfo) -> tuple[str, ...]:
+    from datetime import datetime
+
+    created = datetime.fromtimestamp(entry.created).astimezone().strftime("%Y-%m-%d %H:%M")
+    size = format_bytes(entry.n_bytes)
+    return (entry.key, str(entry.n_tokens), size, created, entry.tier, entry.model)
+
+
+def _plain(entry: SnapshotInfo) -> dict[str, Any]:
+    return {
+        "key": entry.key,
+        "path": str(entry.path),
+        "model": entry.model,
+        "n_tokens": entry.n_tokens,
+        "n_bytes": entry.n_bytes,
+        "created": entry.created,
+        "tier": entry.tier,
+    }
+
+
+def _confirmed(n: int) -> bool:
+    """Ask on a terminal; a script that named what goes has decided."""
+    from edgellm.cli import render
+
+    if sys.stdin is None or not sys.stdin.isatty():
+        return True
+    render.write_err(f"remove {n} snapshots? [y/N] ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
