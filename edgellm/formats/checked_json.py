@@ -6,11 +6,13 @@ Nothing here evaluates or imports what a file names.
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgellm.errors import ModelCorrupt, ModelNotFound
 from edgellm.fileio import open_regular, read_exactly
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_JSON_BYTES = 256 << 20  # the largest real tokenizer.json is about 35 MB
 _LFS = b"version https://git-lfs"
@@ -37,7 +39,9 @@ def read_bounded(path: Path, *, max_bytes: int) -> bytes:
     try:
         with open_regular(path, follow=True) as (file, status):
             if status.st_size > max_bytes:
-                raise ModelCorrupt(f"{status.st_size} bytes; at most {max_bytes} are read", path=path)
+                raise ModelCorrupt(
+                    f"{status.st_size} bytes; at most {max_bytes} are read", path=path
+                )
             data = bytearray(status.st_size)
             read_exactly(file, data)
     except EOFError as err:
@@ -45,7 +49,9 @@ def read_bounded(path: Path, *, max_bytes: int) -> bytes:
     except OSError as err:
         raise ModelNotFound(f"cannot be read: {err.strerror}", path=path) from err
     if data.startswith(_LFS):
-        raise ModelCorrupt("a Git LFS pointer, not the file itself", path=path, hint="run `git lfs pull`")
+        raise ModelCorrupt(
+            "a Git LFS pointer, not the file itself", path=path, hint="run `git lfs pull`"
+        )
     return bytes(data)
 
 
@@ -56,7 +62,9 @@ def parse_object(data: bytes, path: Path) -> dict[str, Any]:
         ModelCorrupt: not UTF-8, not JSON, or not an object.
     """
     if data.startswith(_BOM):
-        raise ModelCorrupt("starts with a BOM (byte order mark)", path=path, hint="save it as plain UTF-8")
+        raise ModelCorrupt(
+            "starts with a BOM (byte order mark)", path=path, hint="save it as plain UTF-8"
+        )
     try:
         value = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
     except json.JSONDecodeError as err:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import ModelCorrupt, ModelNotFound
 from edgellm.fileio import open_regular, read_exactly
 from edgellm.formats.checked_json import parse_object
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_HEADER_BYTES: Final = 100 << 20  # the limit of the library that defined the format
 _LENGTH_BYTES: Final = 8
@@ -101,9 +103,13 @@ def read_header(path: Path) -> SafetensorsHeader:
 
 def _header_length(head: bytearray, size: int, path: Path) -> int:
     if size < _LENGTH_BYTES:
-        raise ModelCorrupt(f"{size} bytes are too few for a safetensors file", path=path, hint=_AGAIN)
+        raise ModelCorrupt(
+            f"{size} bytes are too few for a safetensors file", path=path, hint=_AGAIN
+        )
     if head == b"version ":
-        raise ModelCorrupt("a Git LFS pointer, not the weights", path=path, hint="run `git lfs pull`")
+        raise ModelCorrupt(
+            "a Git LFS pointer, not the weights", path=path, hint="run `git lfs pull`"
+        )
     if head.lstrip()[:1] == b"<":
         raise ModelCorrupt("a web page, not the weights", path=path, hint=_AGAIN)
     length = int.from_bytes(head, "little")
@@ -152,7 +158,9 @@ def _check_cover(entries: list[TensorEntry], data_start: int, size: int, path: P
     end = data_start
     for entry in entries:
         if entry.offset != end:
-            kind = "overlaps the tensor before it" if entry.offset < end else "leaves a hole before it"
+            kind = (
+                "overlaps the tensor before it" if entry.offset < end else "leaves a hole before it"
+            )
             raise ModelCorrupt(f"tensor {entry.name[:120]!r} {kind}", path=path)
         end += entry.n_bytes
     if end > size:

@@ -1,0 +1,137 @@
+"""A checkpoint folder: which weight files it has, and where in them each tensor lies.
+
+Everything is decided from headers and sizes; no weight is read, no pickle is opened, no file
+outside the folder is reached by a name in an index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from edgellm.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+from edgellm.formats.checked_json import read_json_object
+from edgellm.formats.safetensors import read_header
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgellm.formats.safetensors import TensorEntry
+
+DTYPES: Final = ("F32", "F16", "BF16")
+_MAX_NAMED: Final = 8  # names listed in one message
+_PICKLES: Final = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSource:
+    """A tensor and the file that holds it."""
+
+    path: Path
+    entry: TensorEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The weights of a folder: `tensors` by name, `shards` in the order of their names."""
+
+    folder: Path
+    tensors: dict[str, TensorSource]
+    shards: tuple[Path, ...]
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read the headers of every weight file of a folder.
+
+    Raises:
+        ModelNotFound: no such folder, no weights in it, or files named by the index are missing.
+        ModelCorrupt: a file contradicts itself, or the files contradict the index.
+        ModelUnsupported: the weights are pickles.
+    """
+    if not folder.is_dir():
+        what = "a file, not a checkpoint folder" if folder.is_file() else "no such folder"
+        raise ModelNotFound(what, path=folder)
+    indexes = sorted(folder.glob("*.safetensors.index.json"))
+    if len(indexes) > 1:
+        names = ", ".join(path.name for path in indexes)
+        raise ModelCorrupt(f"more than one index: {names}", path=folder, hint="keep one of them")
+    weight_map = _weight_map(indexes[0]) if indexes else None
+    shards = _shards(folder, weight_map)
+    tensors: dict[str, TensorSource] = {}
+    for shard in shards:
+        header = read_header(shard)
+        for entry in header.tensors:
+            if entry.name in tensors:
+                other = tensors[entry.name].path.name
+                raise ModelCorrupt(f"tensor {entry.name[:120]!r} is also in {other}", path=shard)
+            tensors[entry.name] = TensorSource(shard, entry)
+    if weight_map is not None:
+        _check_index(indexes[0], weight_map, tensors)
+    return Checkpoint(folder, tensors, tuple(shards))
+
+
+def require_float(tensor: TensorSource) -> None:
+    """Refuse a tensor that is not a plain floating point type.
+
+    Raises:
+        ModelUnsupported: it is quantised or of another kind; names tensor and dtype.
+    """
+    if tensor.entry.dtype not in DTYPES:
+        raise ModelUnsupported(
+            f"tensor {tensor.entry.name!r} has dtype {tensor.entry.dtype}: "
+            "the checkpoint is quantised already",
+            path=tensor.path,
+            hint=f"convert the original checkpoint; {', '.join(DTYPES)} are read",
+        )
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    value: Any = read_json_object(index).get("weight_map")
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise ModelCorrupt("has no weight_map of names", path=index)
+    for name in set(value.values()):
+        plain = name and "/" not in name and "\\" not in name and name not in (".", "..")
+        if not plain or not name.endswith(".safetensors"):
+            raise ModelCorrupt(
+                f"names {name[:80]!r}; a shard is a .safetensors file of the same folder",
+                path=index,
+            )
+    return value
+
+
+def _shards(folder: Path, weight_map: dict[str, str] | None) -> list[Path]:
+    if weight_map is not None:
+        shards = [folder / name for name in sorted(set(weight_map.values()))]
+        missing = [shard.name for shard in shards if not shard.is_file()]
+        if missing:
+            raise ModelNotFound(
+                f"{len(missing)} of {len(shards)} weight files are missing: {_few(missing)}",
+                path=folder,
+                hint="download them again",
+            )
+        return shards
+    shards = sorted(folder.glob("*.safetensors"))
+    if shards:
+        return shards
+    pickles = sorted(path.name for kind in _PICKLES for path in folder.glob(kind))
+    if pickles:
+        raise ModelUnsupported(
+            f"only pickled weights ({_few(pickles)}), which can run code when they are opened",
+            path=folder,
+            hint="get the safetensors version of the checkpoint",
+        )
+    raise ModelNotFound("no *.safetensors file in it", path=folder)
+
+
+def _check_index(index: Path, weight_map: dict[str, str], tensors: dict[str, TensorSource]) -> None:
+    lost = [name for name in weight_map if name not in tensors]
+    if lost:
+        raise ModelCorrupt(f"tensors are in no file: {_few(lost)}", path=index)
+    moved = [name for name, shard in weight_map.items() if tensors[name].path.name != shard]
+    if moved:
+        raise ModelCorrupt(f"tensors are in another file than said: {_few(moved)}", path=index)
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(name[:100] for name in names[:_MAX_NAMED])
+    return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more"
