@@ -21,8 +21,21 @@ settings.load_profile("edgellm")
 
 # What a user may have exported, and what would change what is tested.
 _CHANGES_BEHAVIOUR = ("EDGELLM_ISA", "EDGELLM_OFFLINE", "NO_COLOR", "FORCE_COLOR")
+_ROOT = Path(__file__).resolve().parent.parent
 _GEMMA3_BYTES = 253_113_024
 _MODELS_MISSING = "run the tests with `bash tests/run.sh`, which installs it, or set {variable}"
+
+
+def _share_the_source_tree() -> None:
+    """Let child processes import what this one does, from whatever folder they start in."""
+    spec = importlib.util.find_spec("edgellm")
+    if spec is None:
+        pytest.exit("edgellm is not installed; use `bash tests/run.sh`", returncode=2)
+    if str(_ROOT / "edgellm") in (spec.submodule_search_locations or ()):
+        os.environ["PYTHONPATH"] = str(_ROOT)
+
+
+_share_the_source_tree()
 
 
 @pytest.fixture(autouse=True)
