@@ -75,7 +75,8 @@ class Report:
         if json_path is not None:
             record = {
                 "title": self.title,
-                "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+                # Paths by their last part: results are kept, and say nothing of a home folder.
+                "command": [Path(word).name if os.sep in word else word for word in sys.argv],
                 "commit": _commit(),
                 "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started_s)),
                 "wall_s": round(time.time() - self._started_s, 3),
