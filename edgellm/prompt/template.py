@@ -11,10 +11,15 @@ import threading
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from edgellm.errors import TemplateError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgellm.core import Message
+
+MAX_SOURCE_CHARS = 1 << 19
+_HINT = "--chat-template FILE replaces the model's own"
 
 
 class Prompter(Protocol):
@@ -76,7 +81,12 @@ def make_prompter(source: str | None, *, bos_text: str = "", eos_text: str = "")
 
 
 class ChatTemplate:
-    """A compiled Jinja chat template. Safe to use from several threads.
+    """A compiled Jinja chat template. Safe to use from several threads, one render at a time.
+
+    Args:
+        source: the template.
+        bos_text: what it knows as `bos_token`.
+        eos_text: what it knows as `eos_token`.
 
     Raises:
         TemplateError: the source does not parse, or uses what the sandbox does not have.
@@ -85,9 +95,20 @@ class ChatTemplate:
     fallback = False
 
     def __init__(self, source: str, *, bos_text: str, eos_text: str) -> None:
+        from edgellm.prompt.failure import template_errors
+        from edgellm.prompt.sandbox import BoundedEnvironment
+
+        if len(source) > MAX_SOURCE_CHARS:
+            raise TemplateError(
+                f"the chat template has {len(source)} characters, more than {MAX_SOURCE_CHARS}",
+                hint=_HINT,
+            )
         self.source = source
         self._constants = {"bos_token": bos_text, "eos_token": eos_text}
         self._lock = threading.Lock()
+        self._environment = BoundedEnvironment()
+        with template_errors(_HINT):
+            self._template = self._environment.from_string(source)
 
     def render(
         self,
@@ -97,4 +118,19 @@ class ChatTemplate:
         now: datetime | None = None,
     ) -> str:
         """Return the prompt's text; see `Prompter.render`."""
-        raise NotImplementedError
+        from edgellm.prompt.failure import template_errors
+        from edgellm.prompt.meter import Meter
+        from edgellm.prompt.sandbox import make_strftime_now
+
+        values = {
+            **self._constants,
+            # Fresh for each render: the template may look at them, not keep or change them.
+            "messages": [{"role": m.role, "content": m.content} for m in messages],
+            "tools": None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            "strftime_now": make_strftime_now(now or datetime.now().astimezone()),
+        }
+        with self._lock, template_errors(_HINT):
+            self._environment.meter = Meter(sum(len(m.content) for m in messages))
+            return self._template.render(values)
