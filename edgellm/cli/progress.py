@@ -6,6 +6,7 @@ Nothing of it is coloured, so `NO_COLOR` has nothing to turn off.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -65,6 +66,8 @@ class ByteProgress:
             render.write_err_raw("\r")
 
     def _draw(self, text: str) -> None:
+        # A line that wraps could not be rewritten.
+        text = text[: shutil.get_terminal_size().columns - 1]
         render.write_err_raw("\r" + text.ljust(len(self._drawn)))
         self._drawn = text
 
