@@ -128,7 +128,7 @@ def _rope_key_values(spec: ModelSpec) -> KeyValues:
     return values
 
 
-def _extra(spec: ModelSpec) -> list[tuple[str, NDArray[np.float32]]]:
+def _computed(spec: ModelSpec) -> list[tuple[str, NDArray[np.float32]]]:
     if spec.rope.kind != "llama3":
         return []
     return [("rope_freqs.weight", llama3_factors(spec.rope, spec.head_dim))]
@@ -152,5 +152,5 @@ RECIPE = Recipe(
     output="lm_head.weight",
     ignored=(".rotary_emb.inv_freq",),
     key_values=_key_values,
-    extra=_extra,
+    computed=_computed,
 )

@@ -60,7 +60,7 @@ class Recipe:
         output: source name of the output matrix; a tied model may lack it.
         ignored: endings of checkpoint names that hold no weights.
         key_values: the family's metadata, without the architecture's prefix.
-        extra: tensors that are computed, as (GGUF name, float32 values).
+        computed: tensors that are computed, as (GGUF name, float32 values).
     """
 
     gguf_architecture: str
@@ -72,7 +72,7 @@ class Recipe:
     output: str
     ignored: tuple[str, ...]
     key_values: Callable[[ModelSpec], KeyValues]
-    extra: Callable[[ModelSpec], list[tuple[str, NDArray[np.float32]]]]
+    computed: Callable[[ModelSpec], list[tuple[str, NDArray[np.float32]]]]
 
     def expand(self, spec: ModelSpec) -> Iterator[tuple[str, str, TensorRule]]:
         """Yield (checkpoint name, GGUF name, rule) of every tensor of a model, in file order."""

@@ -6,17 +6,29 @@ writes `OUT.partial`, reopens and compares it, and only then renames it to `OUT`
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from edgellm.errors import DoesNotFit, UsageError
+from edgellm.fileio import AtomicWriter
+from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from edgellm.converters.plan import FilePlan
+
     Progress = Callable[[int, int], None]
 
 TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0")
 TYPE_OF_BITS: Final = {8: "q8_0", 4: "q4_0"}
+_FILE_MODE: Final = 0o666  # less the umask: a model is no secret
+_MAX_THREADS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +107,15 @@ def plan(options: ConvertOptions) -> ConversionPlan:
     """Check a checkpoint whole and say what its conversion would write; nothing is written.
 
     Raises:
-        UsageError: `type` is not one of `TYPES`.
-        ModelNotFound: `src` is no checkpoint folder, or a shard is missing.
+        UsageError: `type` is not one of `TYPES`, or the folder of `out` does not exist.
+        ModelNotFound: `src` is no checkpoint folder, or a file of it is missing.
         ModelCorrupt: a file of the checkpoint contradicts itself.
         ModelUnsupported: the checkpoint is quantised already, or is a pickle.
         UnknownArchitecture: no family converts it.
         TensorMismatch: names or shapes differ from the family's recipe.
         ConvertError: configuration or tokenizer cannot be carried over.
     """
-    raise NotImplementedError
+    return _describe(options, _make_plan(options))
 
 
 def convert(options: ConvertOptions, *, progress: Progress | None = None) -> ConversionResult:
@@ -111,7 +123,7 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
 
     Args:
         options: what to convert and how.
-        progress: called with (bytes done, bytes in all) as tensor bytes are written.
+        progress: called with (bytes done, bytes in all) as the file is written.
 
     Raises:
         UsageError: `out` exists and `overwrite` is off, or another run is writing it.
@@ -119,4 +131,96 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         VerifyFailed: the file, read again, is not what was meant.
         ConvertError: and the others that `plan` raises.
     """
-    raise NotImplementedError
+    started_s = time.monotonic()
+    out = options.out
+    if out.is_dir() or (out.exists() and not options.overwrite):
+        what = "is a folder" if out.is_dir() else "is there already"
+        raise UsageError(what, path=out, hint="use --overwrite, or name another file")
+    file_plan = _make_plan(options)
+    free_bytes = _free_bytes(out)
+    if free_bytes < file_plan.n_bytes:
+        raise DoesNotFit(
+            f"needs {format_bytes(file_plan.n_bytes)}, {format_bytes(free_bytes)} are free",
+            path=out,
+            hint="free some space or name a file elsewhere",
+            need_bytes=file_plan.n_bytes,
+            have_bytes=free_bytes,
+        )
+    try:
+        sha256 = _write_and_verify(out, file_plan, options.n_threads or _n_cpus(), progress)
+    except OSError as err:
+        raise UsageError(f"cannot be written: {err.strerror or err}", path=out) from err
+    return ConversionResult(
+        path=out,
+        type=options.type,
+        n_bytes=file_plan.n_bytes,
+        sha256=sha256,
+        seconds=time.monotonic() - started_s,
+        bits_per_weight=file_plan.bits_per_weight,
+    )
+
+
+def _make_plan(options: ConvertOptions) -> FilePlan:
+    from edgellm.converters.plan import make_plan
+
+    if options.type not in TYPES:
+        raise UsageError(f"type {options.type!r} is unknown", hint=f"one of {', '.join(TYPES)}")
+    if options.n_threads < 0:
+        raise UsageError(f"{options.n_threads} threads")
+    if not options.out.parent.is_dir():
+        raise UsageError("the folder does not exist", path=options.out.parent)
+    return make_plan(options.src, options.type)
+
+
+def _write_and_verify(
+    out: Path, file_plan: FilePlan, n_threads: int, progress: Progress | None
+) -> str:
+    """Write, sync, read back, rename; return the sha256."""
+    from edgellm.converters.claim import claim, clear_partial, partial_path
+    from edgellm.converters.verify import verify_file
+    from edgellm.converters.write import write_file
+
+    clear_partial(out)
+    partial = partial_path(out)
+    with AtomicWriter(out, temp=partial, mode=_FILE_MODE) as writer, claim(partial, out):
+        digests = write_file(file_plan, writer.write, n_threads=n_threads, progress=progress)
+        writer.sync()
+        return verify_file(partial, file_plan, digests)
+
+
+def _describe(options: ConvertOptions, file_plan: FilePlan) -> ConversionPlan:
+    from edgellm.converters.write import peak_memory_bytes
+
+    rows = tuple(
+        TensorRow(
+            name=tensor.name,
+            source=tensor.source.entry.name if tensor.source else "",
+            shape=tensor.shape,
+            type=tensor.type.name.lower(),
+            n_bytes=tensor.n_bytes,
+        )
+        for tensor in file_plan.tensors
+    )
+    return ConversionPlan(
+        out=options.out,
+        architecture=file_plan.spec.architecture,
+        type=options.type,
+        out_bytes=file_plan.n_bytes,
+        n_params=file_plan.n_params,
+        bits_per_weight=file_plan.bits_per_weight,
+        tensors=rows,
+        peak_memory_bytes=peak_memory_bytes(file_plan, options.n_threads or _n_cpus()),
+        free_bytes=_free_bytes(options.out),
+        warnings=file_plan.warnings,
+    )
+
+
+def _free_bytes(out: Path) -> int:
+    return shutil.disk_usage(out.parent).free
+
+
+def _n_cpus() -> int:
+    """Return the CPUs this process may use, at most what conversion gains from."""
+    if sys.platform == "linux":
+        return min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+    return min(os.cpu_count() or 1, _MAX_THREADS)

@@ -1,0 +1,91 @@
+"""The bytes of a GGUF file before its weights, made in memory so that a plan is exact.
+
+`gguf.GGUFWriter` writes only to a file it opens itself, which a dry run may not do, and took 0.34 s
+for a vocabulary that takes 0.03 s here. Every file is read back with `formats.gguf`, which shares no
+code with this module.
+Source: `docs/gguf.md` of the ggml project.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+import sys
+from typing import TYPE_CHECKING, Final
+
+from edgellm.errors import ConvertError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .recipe import KeyValues
+
+ALIGNMENT: Final = 32
+_MAGIC_AND_VERSION: Final = b"GGUF" + struct.pack("<I", 3)
+_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY, _UINT64 = 4, 5, 6, 7, 8, 9, 10
+
+
+def padding(n_bytes: int) -> int:
+    """Return how many zero bytes follow `n_bytes` up to the next aligned offset."""
+    return -n_bytes % ALIGNMENT
+
+
+def pack_head(
+    key_values: KeyValues, tensors: Iterable[tuple[str, tuple[int, ...], int, int]]
+) -> bytes:
+    """Return header, metadata and tensor table, padded to where the weights begin.
+
+    Args:
+        key_values: metadata in file order. `int` becomes uint32 (uint64 when it must), `float`
+            float32, lists of numbers int32 arrays.
+        tensors: (name, shape with rows first, ggml type, bytes) in file order.
+
+    Raises:
+        ConvertError: a text is not valid Unicode, or a number does not fit.
+    """
+    table = bytearray()
+    n_tensors = offset = 0
+    for name, shape, ggml_type, n_bytes in tensors:
+        table += _string(name) + struct.pack("<I", len(shape))
+        table += struct.pack(f"<{len(shape)}Q", *reversed(shape))
+        table += struct.pack("<IQ", ggml_type, offset)
+        offset += n_bytes + padding(n_bytes)
+        n_tensors += 1
+    head = bytearray(_MAGIC_AND_VERSION)
+    head += struct.pack("<QQ", n_tensors, len(key_values))
+    for key, value in key_values.items():
+        head += _string(key)
+        try:
+            _pack_value(head, value)
+        except (UnicodeEncodeError, struct.error, OverflowError) as err:
+            raise ConvertError(f"{key} cannot be written: {err}") from err
+    head += table
+    return bytes(head) + bytes(padding(len(head)))
+
+
+def _pack_value(head: bytearray, value: bool | float | str | list[int] | list[str]) -> None:
+    if isinstance(value, bool):
+        head += struct.pack("<I?", _BOOL, value)
+    elif isinstance(value, int):
+        small = value < 1 << 32
+        head += struct.pack("<II" if small else "<IQ", _UINT32 if small else _UINT64, value)
+    elif isinstance(value, float):
+        head += struct.pack("<If", _FLOAT32, value)
+    elif isinstance(value, str):
+        head += struct.pack("<I", _STRING) + _string(value)
+    elif value and isinstance(value[0], str):
+        head += struct.pack("<IIQ", _ARRAY, _STRING, len(value))
+        for text in value:
+            raw = str(text).encode()
+            head += len(raw).to_bytes(8, "little")
+            head += raw
+    else:
+        numbers = array.array("i", [int(item) for item in value])
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        head += struct.pack("<IIQ", _ARRAY, _INT32, len(value)) + numbers.tobytes()
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return len(raw).to_bytes(8, "little") + raw

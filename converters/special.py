@@ -1,0 +1,233 @@
+"""Which tokens begin and end a text, and the chat template: from four files, in order of trust.
+
+generation_config.json says what ends an answer, then config.json, then tokenizer_config.json. Every
+id that ends an answer must be one the engine stops at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from edgellm.errors import ConvertError
+from edgellm.formats.checked_json import read_bounded, read_json_object
+
+from .tokenizer import TokenKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .recipe import KeyValues
+    from .spec import Config
+    from .tokenizer import Vocabulary
+
+MAX_TEMPLATE_BYTES: Final = 4 << 20
+_PREFIX: Final = "tokenizer.ggml."
+# Texts at which llama.cpp stops without being told (special_eog_ids, llama-vocab.cpp 0c1e57098).
+_STOPS_BY_TEXT: Final = frozenset(
+    {
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "</s>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    }
+)
+_GGUF_ROLES: Final = {"bos": "bos", "unk": "unknown", "pad": "padding"}
+
+
+@dataclass(frozen=True, slots=True)
+class Specials:
+    """What `key_values` of the GGUF say about special tokens and templates."""
+
+    key_values: KeyValues
+    end_ids: tuple[int, ...]
+    warnings: tuple[str, ...]
+
+
+def read_specials(folder: Path, config: Config, vocabulary: Vocabulary) -> Specials:
+    """Read the special tokens and the chat template of a checkpoint.
+
+    `vocabulary.kinds` is changed: tokens that end an answer become control tokens.
+
+    Raises:
+        ConvertError: an id is outside the vocabulary, or a text is no token of it.
+        ModelCorrupt: a file is no JSON object.
+    """
+    generation = _optional(folder / "generation_config.json")
+    tokenizer_path = folder / "tokenizer_config.json"
+    tokenizer = _optional(tokenizer_path)
+    roles = _Roles(vocabulary, config, tokenizer_path)
+    values: KeyValues = {}
+    warnings: list[str] = []
+    for role, gguf_role in _GGUF_ROLES.items():
+        named = roles.by_text(tokenizer, f"{role}_token")
+        for source in (generation, config):
+            named = named or roles.by_id(source.get(f"{role}_token_id"), f"{role}_token_id")
+        if named:
+            values[f"{_PREFIX}{gguf_role}_token_id"] = named[0]
+    ends = _ends(roles, generation, config, tokenizer)
+    template = _template(folder, tokenizer)
+    values |= _end_keys(ends, vocabulary, warnings, has_template=bool(template))
+    values |= _added_around(vocabulary, tokenizer, values, warnings)
+    return Specials(values | template, tuple(ends), tuple(warnings))
+
+
+class _Roles:
+    """Looks special tokens up, by id or by text, and names the file when they are not there."""
+
+    def __init__(self, vocabulary: Vocabulary, config: Config, tokenizer_path: Path) -> None:
+        self._vocabulary = vocabulary
+        self._config = config
+        self._tokenizer_path = tokenizer_path
+
+    def by_id(self, value: Any, key: str) -> list[int]:
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        n_vocab = len(self._vocabulary.texts)
+        for i in ids:
+            if type(i) is not int or not 0 <= i < n_vocab:
+                raise self._config.error(
+                    f"{key} is {str(value)[:60]}; ids go from 0 to {n_vocab - 1}"
+                )
+        return ids
+
+    def by_text(self, tokenizer: dict[str, Any], key: str) -> list[int]:
+        value = tokenizer.get(key)
+        text = value.get("content") if isinstance(value, dict) else value
+        if text is None:
+            return []
+        i = self._vocabulary.ids.get(text) if isinstance(text, str) else None
+        if i is None:
+            raise ConvertError(
+                f"{key} is {str(text)[:60]!r}, which is no token", path=self._tokenizer_path
+            )
+        return [i]
+
+
+def _ends(
+    roles: _Roles, generation: dict[str, Any], config: Config, tokenizer: dict[str, Any]
+) -> list[int]:
+    """Return the ids that end an answer, the main one first, each once."""
+    key = "eos_token_id"
+    trusted = roles.by_id(generation.get(key), f"generation_config {key}")
+    trusted = trusted or roles.by_id(config.get(key), key)
+    by_text = roles.by_text(tokenizer, "eos_token")
+    # Templates print the tokenizer's end token: where it is one of several, it is the main one.
+    main = [i for i in by_text if i in trusted] or trusted[:1]
+    return list(dict.fromkeys([*main, *trusted, *by_text]))
+
+
+def _end_keys(
+    ends: list[int], vocabulary: Vocabulary, warnings: list[str], *, has_template: bool
+) -> KeyValues:
+    if not ends:
+        if has_template:
+            raise ConvertError(
+                "a chat model, but no file says which token ends an answer",
+                hint="add eos_token_id to generation_config.json",
+            )
+        warnings.append("no file says which token ends a text: answers run to their length limit")
+        return {}
+    for i in ends:
+        vocabulary.kinds[i] = int(TokenKind.CONTROL)
+    values: KeyValues = {f"{_PREFIX}eos_token_id": ends[0]}
+    rest = ends[1:]
+    by_name = {text: i for i in rest if (text := vocabulary.texts[i]) in _STOPS_BY_TEXT}
+    slots = [i for i in rest if i not in by_name.values()]
+    eom = by_name.get("<|eom_id|>")
+    eot = slots.pop(0) if slots else next((i for i in rest if i != eom), None)
+    if eom is None and slots:
+        eom = slots.pop(0)
+    for name, value in (("eot", eot), ("eom", eom)):
+        if value is not None:
+            values[f"{_PREFIX}{name}_token_id"] = value
+    if slots:
+        lost = ", ".join(repr(vocabulary.texts[i]) for i in slots)
+        warnings.append(f"GGUF has no place for these ends of an answer: {lost}")
+    return values
+
+
+def _added_around(
+    vocabulary: Vocabulary, tokenizer: dict[str, Any], values: KeyValues, warnings: list[str]
+) -> KeyValues:
+    """Return whether the tokenizer puts begin and end tokens around a text.
+
+    tokenizer.json decides, its post-processor is what runs; the Llama tokenizer classes alone build
+    it anew from add_bos_token and add_eos_token.
+    """
+    before, after = _around(vocabulary.post_processor)
+    wants = (values.get(f"{_PREFIX}bos_token_id"), values.get(f"{_PREFIX}eos_token_id"))
+    for ids, want in zip((before, after), wants, strict=True):
+        if ids and [vocabulary.ids.get(text) for text in ids] != [want]:
+            warnings.append(f"the tokenizer puts {ids} around a text, which engines cannot")
+    adds = [bool(before), bool(after)]
+    if str(tokenizer.get("tokenizer_class")).startswith("Llama"):
+        for i, key in enumerate(("add_bos_token", "add_eos_token")):
+            adds[i] = bool(tokenizer[key]) if key in tokenizer else adds[i]
+    return {
+        f"{_PREFIX}add_bos_token": adds[0] and wants[0] is not None,
+        f"{_PREFIX}add_eos_token": adds[1] and wants[1] is not None,
+    }
+
+
+def _around(post: Any) -> tuple[list[str], list[str]]:
+    """Return the special tokens that a post-processor puts before and after a single text."""
+    if not isinstance(post, dict):
+        return [], []
+    if post.get("type") == "Sequence":
+        parts = [_around(part) for part in post.get("processors") or []]
+        return [t for b, _ in parts for t in b], [t for _, a in parts for t in a]
+    if post.get("type") != "TemplateProcessing":
+        return [], []
+    before: list[str] = []
+    after: list[str] = []
+    side = before
+    for piece in post.get("single") or []:
+        special = piece.get("SpecialToken") if isinstance(piece, dict) else None
+        if isinstance(special, dict):
+            side.append(str(special.get("id")))
+        else:
+            side = after
+    return before, after
+
+
+def _template(folder: Path, tokenizer: dict[str, Any]) -> KeyValues:
+    """Return the chat template: a file of its own first, then the tokenizer's configuration."""
+    key = "tokenizer.chat_template"
+    named: dict[str, str] = {}
+    jinja, as_json = folder / "chat_template.jinja", folder / "chat_template.json"
+    value: Any = tokenizer.get("chat_template")
+    if jinja.is_file():
+        data = read_bounded(jinja, max_bytes=MAX_TEMPLATE_BYTES)
+        try:
+            value = data.decode("utf-8")
+        except UnicodeDecodeError as err:
+            raise ConvertError(f"not UTF-8: byte {err.start}", path=jinja) from err
+    elif as_json.is_file():
+        value = read_json_object(as_json).get("chat_template")
+    if isinstance(value, list):
+        named = {
+            str(row.get("name")): str(row.get("template")) for row in value if isinstance(row, dict)
+        }
+        value = named.pop("default", None)
+    values: KeyValues = {key: value} if isinstance(value, str) and value else {}
+    if named:
+        values["tokenizer.chat_templates"] = sorted(named)
+        values |= {f"{key}.{name}": named[name] for name in sorted(named)}
+    return values
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json_object(path) if path.is_file() else {}
