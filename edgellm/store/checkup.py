@@ -1,0 +1,156 @@
+"""Checking a whole store: every file is read, and what does not belong is named or removed.
+
+Only what is ours by place and name is ever removed; the rest is reported and left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edgellm.errors import SnapshotCorrupt, SnapshotError
+from edgellm.fileio import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE, process_alive, temp_owner
+from edgellm.store import names
+from edgellm.store.read import read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from edgellm.store.read import Snapshot
+
+    Remedy = Callable[[], None]
+
+ORPHAN_AGE_S: Final = 3600.0
+_OPEN_TO_OTHERS: Final = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        path: the file or folder.
+        problem: one phrase.
+        fixed: whether it was removed or mended just now.
+    """
+
+    path: Path
+    problem: str
+    fixed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    path: Path
+    text: str
+    remedy: Remedy | None = None
+
+
+def check_store(root: Path, *, fix: bool, clock: Callable[[], float]) -> list[Finding]:
+    """Read every snapshot completely and report what is wrong.
+
+    Costs one read of the whole store. Reported and, with `fix`, mended: files that fail a check,
+    lie under a wrong name, are links or have several names, temporaries whose writer is dead or
+    that are over an hour old (all removed), and modes that let others in (set to 0600 and 0700).
+    Only reported: unknown files and versions, files of other users, files that need a later version.
+
+    Args:
+        root: the store's folder; it may be missing.
+        fix: mend what can be mended.
+        clock: gives the time to judge temporaries by, Unix seconds.
+    """
+    return [_finding(problem, fix) for problem in _walk(root, clock)]
+
+
+def _finding(problem: _Problem, fix: bool) -> Finding:
+    if not fix or problem.remedy is None:
+        return Finding(problem.path, problem.text, fixed=False)
+    try:
+        problem.remedy()
+    except OSError as err:
+        return Finding(problem.path, f"{problem.text} ({err.strerror})", fixed=False)
+    return Finding(problem.path, problem.text, fixed=True)
+
+
+def _walk(root: Path, clock: Callable[[], float]) -> Iterator[_Problem]:
+    if not root.exists():
+        return
+    yield from _mode(root, PRIVATE_DIR_MODE)
+    for version in _children(root):
+        if version.name != names.VERSION_DIR or not _is_folder(version):
+            yield _Problem(version, "not a version of the store that is known here")
+            continue
+        yield from _mode(version, PRIVATE_DIR_MODE)
+        for folder in _children(version):
+            if not names.is_folder_name(folder.name) or not _is_folder(folder):
+                yield _Problem(folder, "not a folder of this store")
+                continue
+            yield from _mode(folder, PRIVATE_DIR_MODE)
+            for path in _children(folder):
+                yield from _entry(path, clock)
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())
+
+
+def _is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(path.lstat().st_mode)
+
+
+def _mode(path: Path, wanted: int) -> Iterator[_Problem]:
+    mode = stat.S_IMODE(path.lstat().st_mode)
+    if os.name != "nt" and mode & _OPEN_TO_OTHERS:
+        yield _Problem(path, f"open to others (mode {mode:04o})", lambda: path.chmod(wanted))
+
+
+def _entry(path: Path, clock: Callable[[], float]) -> Iterator[_Problem]:
+    """Judge one name in a folder of snapshots; it may vanish at any moment."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    owner = temp_owner(path)
+    if owner is not None:
+        old = clock() - status.st_mtime > ORPHAN_AGE_S
+        if old or not process_alive(owner):
+            yield _Problem(path, "left behind by a writer that is gone", path.unlink)
+    elif not names.is_file_name(path.name):
+        yield _Problem(path, "not a file of this store")
+    else:
+        yield from _snapshot(path, status)
+
+
+def _snapshot(path: Path, status: os.stat_result) -> Iterator[_Problem]:
+    if stat.S_ISLNK(status.st_mode):
+        yield _Problem(path, "a link", path.unlink)
+        return
+    if not stat.S_ISREG(status.st_mode):
+        yield _Problem(path, "not a regular file")
+        return
+    if status.st_nlink > 1:
+        yield _Problem(path, f"has {status.st_nlink} names", path.unlink)
+        return
+    yield from _mode(path, PRIVATE_FILE_MODE)
+    try:
+        snapshot = read_snapshot(path)
+    except FileNotFoundError:
+        return
+    except SnapshotCorrupt as err:
+        yield _Problem(path, f"corrupt: {err.message}", path.unlink)
+    except SnapshotError as err:
+        yield _Problem(path, f"incompatible: {err.message}")
+    except OSError as err:
+        yield _Problem(path, f"unreadable: {err.strerror or err}")
+    else:
+        if not _in_place(path, snapshot):
+            yield _Problem(path, "lies under a wrong name", path.unlink)
+
+
+def _in_place(path: Path, snapshot: Snapshot) -> bool:
+    digest = snapshot.header.fingerprint.digest()
+    root = path.parent.parent.parent
+    return path == names.path_of(root, digest, snapshot.token_ids)

@@ -1,0 +1,61 @@
+"""Where a snapshot lies: computed from the fingerprint and the tokens, so no index is needed.
+
+ROOT/v1/<first 16 hex digits of the fingerprint>/<key>.ekv
+key = first 32 hex digits of SHA-256(fingerprint, 32 bytes | token ids, little-endian int32)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+TokenIds: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
+
+VERSION_DIR: Final = "v1"
+SUFFIX: Final = ".ekv"
+_FOLDER: Final = re.compile(r"[0-9a-f]{16}")
+_FILE: Final = re.compile(r"[0-9a-f]{32}\.ekv")
+_MAX_TOKEN: Final = (1 << 31) - 1
+
+
+def token_ids(tokens: TokenIds) -> bytes:
+    """Return token ids as little-endian int32.
+
+    Raises:
+        ValueError: there are none, or one is no non-negative 32-bit number.
+    """
+    wide = np.asarray(tokens)
+    if wide.ndim != 1 or not wide.size or wide.dtype.kind not in "iu":
+        raise ValueError("tokens must be a non-empty list of whole numbers")
+    if wide.min() < 0 or wide.max() > _MAX_TOKEN:
+        raise ValueError(f"token ids must be between 0 and {_MAX_TOKEN}")
+    return wide.astype("<i4").tobytes()
+
+
+def key_of(digest: str, ids: bytes) -> str:
+    """Return the key for a fingerprint's digest (64 hex digits) and token ids."""
+    return hashlib.sha256(bytes.fromhex(digest) + ids).hexdigest()[:32]
+
+
+def path_of(root: Path, digest: str, ids: bytes) -> Path:
+    """Return the only place where that snapshot may lie."""
+    return root / VERSION_DIR / digest[:16] / (key_of(digest, ids) + SUFFIX)
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a folder name is one that `path_of` makes."""
+    return _FOLDER.fullmatch(name) is not None
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a file name is one that `path_of` makes."""
+    return _FILE.fullmatch(name) is not None

@@ -1,0 +1,172 @@
+"""Reading one snapshot file: nothing of it is given out before all of it has been checked.
+
+The file is read into memory of our own, never mapped: a file that is cut under a map kills the
+process. Memory is taken only after header and file agree on the length to the byte.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import numpy as np
+import xxhash
+
+from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
+from edgellm.fileio import open_regular, read_exactly
+from edgellm.store import layout
+from edgellm.store.header import parse_header
+from edgellm.store.state import KVState, Part, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edgellm.store.header import Extent, SectionRow, SnapshotHeader
+
+_DTYPES: Final = {1: "<u1", 2: "<u2", 4: "<u4"}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot file that passed every check.
+
+    Attributes:
+        header: what it says of itself.
+        n_bytes: length of the file.
+        token_ids: the prefix as little-endian int32.
+        state: the memory; its arrays are views into one buffer of this object.
+    """
+
+    header: SnapshotHeader
+    n_bytes: int
+    token_ids: bytes
+    state: KVState
+
+
+def read_snapshot(
+    path: Path, accept: Callable[[SnapshotHeader], None] = lambda _: None
+) -> Snapshot:
+    """Read a whole snapshot.
+
+    Args:
+        path: the file; links are not followed.
+        accept: is given the header before the arrays are read, and raises to stop.
+
+    Raises:
+        SnapshotCorrupt: the file fails a check.
+        SnapshotIncompatible: it asks for something this version cannot do.
+        OSError: it cannot be opened or read.
+    """
+    try:
+        with open_regular(path) as (file, status):
+            header, digest = _read_header(file, status)
+            accept(header)
+            data = _read_data(file, status, header, digest)
+    except SnapshotError as err:
+        err.path = str(path)
+        raise
+    except EOFError as err:
+        raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
+    token_ids = _cut(data, header.tokens).tobytes()
+    return Snapshot(header, status.st_size, token_ids, _state(header, data))
+
+
+def read_info(path: Path) -> tuple[SnapshotHeader, int]:
+    """Read and check a snapshot's header and length, not its arrays.
+
+    Returns:
+        The header and the length of the file in bytes.
+
+    Raises:
+        SnapshotCorrupt, SnapshotIncompatible, OSError: as `read_snapshot`.
+    """
+    try:
+        with open_regular(path) as (file, status):
+            return _read_header(file, status)[0], status.st_size
+    except SnapshotError as err:
+        err.path = str(path)
+        raise
+    except EOFError as err:
+        raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
+
+
+def _read_header(file: BinaryIO, status: os.stat_result) -> tuple[SnapshotHeader, bytes]:
+    """Read up to the first section; the file's length is checked against the header."""
+    _refuse_strangers(status)
+    preamble = bytearray(layout.PREAMBLE.size)
+    read_exactly(file, preamble)
+    magic, header_bytes = layout.PREAMBLE.unpack(preamble)
+    if magic != layout.MAGIC:
+        if magic.startswith(layout.MAGIC_FAMILY) and magic != layout.END_MAGIC:
+            raise SnapshotIncompatible(f"file type {magic!r}, this version reads {layout.MAGIC!r}")
+        raise SnapshotCorrupt("not a snapshot")
+    if header_bytes > min(layout.MAX_HEADER_BYTES, status.st_size):
+        raise SnapshotCorrupt(f"a header of {header_bytes} bytes in a file of {status.st_size}")
+    rest = bytearray(layout.data_start(header_bytes) - len(preamble))
+    read_exactly(file, rest)
+    encoded = bytes(rest[:header_bytes])
+    digest = bytes(rest[header_bytes : header_bytes + layout.DIGEST_BYTES])
+    if xxhash.xxh3_128_digest(bytes(preamble) + encoded) != digest:
+        raise SnapshotCorrupt("the header's checksum is wrong")
+    if any(rest[header_bytes + layout.DIGEST_BYTES :]):
+        raise SnapshotCorrupt("the padding after the header is not zero")
+    header = parse_header(encoded)
+    layout.check_layout(header)
+    expected = layout.file_bytes(header, header_bytes)
+    if status.st_size != expected:
+        raise SnapshotCorrupt(f"the header says {expected} bytes, the file has {status.st_size}")
+    return header, digest
+
+
+def _refuse_strangers(status: os.stat_result) -> None:
+    """Refuse files that somebody else could change while they are in use."""
+    if status.st_nlink > 1:
+        raise SnapshotIncompatible(f"the file has {status.st_nlink} names")
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        raise SnapshotIncompatible(f"the file belongs to user {status.st_uid}")
+
+
+def _read_data(
+    file: BinaryIO, status: os.stat_result, header: SnapshotHeader, digest: bytes
+) -> NDArray[np.uint8]:
+    n_bytes = layout.data_bytes(header)
+    data = np.empty(n_bytes, np.uint8)
+    read_exactly(file, data.data)
+    footer = bytearray(layout.FOOTER.size)
+    read_exactly(file, footer)
+    if footer != layout.FOOTER.pack(layout.END_MAGIC, status.st_size, digest):
+        raise SnapshotCorrupt("the footer is wrong")
+    for i, extent in enumerate(header.extents()):
+        content = _cut(data, extent)
+        if xxhash.xxh3_128_hexdigest(content.data) != extent.xxh3:
+            raise SnapshotCorrupt(f"section {i} at {extent.offset}: the checksum is wrong")
+        end = extent.offset + extent.n_bytes
+        if data[end : layout.aligned(end)].any():
+            raise SnapshotCorrupt(f"section {i}: the padding after it is not zero")
+    return data
+
+
+def _cut(data: NDArray[np.uint8], extent: Extent) -> NDArray[np.uint8]:
+    return data[extent.offset : extent.offset + extent.n_bytes]
+
+
+def _state(header: SnapshotHeader, data: NDArray[np.uint8]) -> KVState:
+    parts = (
+        Part(
+            kind=part.kind,
+            first=part.first,
+            n_tokens=part.n_tokens,
+            sections=tuple(_section(row, data) for row in part.sections),
+        )
+        for part in header.parts
+    )
+    return KVState(header.n_tokens, tuple(parts))
+
+
+def _section(row: SectionRow, data: NDArray[np.uint8]) -> Section:
+    items = _cut(data, row.extent).view(_DTYPES[layout.item_bytes(row.type)])
+    return Section(row.layer, row.role, row.type, items.reshape(row.shape))

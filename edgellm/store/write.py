@@ -1,0 +1,124 @@
+"""Writing one snapshot file: arrays are put in order, summed, and written behind their header.
+
+The header holds the checksums, so every array is put in order twice, once to sum and once to
+write: that is cheaper than a second copy of the whole state in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from edgellm.errors import SnapshotIncompatible
+from edgellm.fileio import AtomicWriter
+from edgellm.kernels import transpose_f16
+from edgellm.store import layout
+from edgellm.store.header import Extent, PartRow, SectionRow, SnapshotHeader, parse_header
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edgellm.fileio import Fault
+    from edgellm.store.state import Fingerprint, KVState, Section
+
+_DTYPES = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
+
+
+def plan(
+    fingerprint: Fingerprint, token_ids: bytes, state: KVState, created_s: int
+) -> SnapshotHeader:
+    """Return the header under which `state` is written.
+
+    Args:
+        fingerprint: of the engine that made the state.
+        token_ids: the prefix as little-endian int32.
+        state: the memory after exactly these tokens.
+        created_s: the time to write down.
+
+    Raises:
+        SnapshotError: the state cannot be kept, and why.
+    """
+    if state.n_tokens * layout.TOKEN_BYTES != len(token_ids):
+        n = len(token_ids) // layout.TOKEN_BYTES
+        raise SnapshotIncompatible(f"the state holds {state.n_tokens} tokens, the prefix {n}")
+    tokens = Extent(0, len(token_ids), xxhash.xxh3_128_hexdigest(token_ids))
+    end = len(token_ids)
+    parts = []
+    for part in state.parts:
+        rows = []
+        for section in part.sections:
+            row = _row(section, layout.aligned(end))
+            end = row.extent.offset + row.extent.n_bytes
+            rows.append(row)
+        parts.append(PartRow(part.kind, part.first, part.n_tokens, tuple(rows)))
+    header = SnapshotHeader(
+        fingerprint=fingerprint,
+        n_tokens=state.n_tokens,
+        tokens_sha256=hashlib.sha256(token_ids).hexdigest(),
+        created_s=created_s,
+        tokens=tokens,
+        parts=tuple(parts),
+    )
+    # What a reader would refuse is not written in the first place.
+    layout.check_layout(parse_header(header.encode()))
+    return header
+
+
+def write_snapshot(
+    path: Path, header: SnapshotHeader, token_ids: bytes, state: KVState, *, fault: Fault
+) -> int:
+    """Write a snapshot under its final name, whole or not at all, and return its length in bytes.
+
+    Raises:
+        SnapshotIncompatible: the header is too long.
+        DoesNotFit: the disk is full.
+        OSError: the system refused.
+    """
+    encoded = header.encode()
+    if len(encoded) > layout.MAX_HEADER_BYTES:
+        raise SnapshotIncompatible(f"a header of {len(encoded)} bytes")
+    head = layout.PREAMBLE.pack(layout.MAGIC, len(encoded)) + encoded
+    digest = xxhash.xxh3_128_digest(head)
+    n_bytes = layout.file_bytes(header, len(encoded))
+    with AtomicWriter(path, fault=fault) as out:
+        out.write(_padded(head + digest))
+        out.write(_padded(token_ids))
+        for part in state.parts:
+            for section in part.sections:
+                content = _content(section.rows)
+                out.write(content.data)
+                if rest := -content.nbytes % layout.ALIGN_BYTES:
+                    out.write(bytes(rest))
+        out.write(layout.FOOTER.pack(layout.END_MAGIC, n_bytes, digest))
+    return n_bytes
+
+
+def _row(section: Section, offset: int) -> SectionRow:
+    rows, expected = section.rows, _DTYPES[layout.item_bytes(section.type)]
+    if rows.ndim != 2 or rows.dtype != expected or not rows.size:
+        raise SnapshotIncompatible(
+            f"layer {section.layer} {section.role}: {section.type} as {rows.dtype} {rows.shape}"
+        )
+    content = _content(rows)
+    extent = Extent(offset, content.nbytes, xxhash.xxh3_128_hexdigest(content.data))
+    shape = (rows.shape[0], rows.shape[1])
+    return SectionRow(section.layer, section.role, section.type, shape, extent)
+
+
+def _content(rows: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
+    """Return the bytes of a 2-D array in row order, without a copy where they are."""
+    if not rows.flags.c_contiguous:
+        if rows.dtype == np.uint16 and rows.strides[0] < rows.strides[1]:
+            rows = transpose_f16(rows.T)
+        else:
+            rows = np.ascontiguousarray(rows)
+    return rows.reshape(-1).view(np.uint8)
+
+
+def _padded(content: bytes) -> bytes:
+    return content + bytes(-len(content) % layout.ALIGN_BYTES)
