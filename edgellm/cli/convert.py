@@ -131,5 +131,7 @@ def _show_result(result: ConversionResult, *, as_json: bool) -> None:
 
 
 def _plain(value: ConversionPlan | ConversionResult) -> dict[str, Any]:
-    found = dataclasses.asdict(value)
+    """Return the fields for a JSON line, whose own `type` says what the line is."""
+    names = {"type": "weight_type"}
+    found = {names.get(key, key): item for key, item in dataclasses.asdict(value).items()}
     return {key: str(item) if key in ("path", "out") else item for key, item in found.items()}

@@ -28,7 +28,7 @@ _CONTROLS: Final = {
 }
 
 
-class StdoutClosed(Exception):  # noqa: N818  # a reader that has enough is no error
+class StdoutClosed(Exception):  # a reader that has enough is no error
     """Whoever read stdout went away; nothing is left to say."""
 
 

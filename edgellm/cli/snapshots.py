@@ -13,7 +13,7 @@ from edgellm.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgellm.store.store import SnapshotInfo, SnapshotStore
+    from edgellm.store.snapshots import SnapshotInfo, SnapshotStore
 
 LS_EXAMPLES: Final = """
 edgellm snapshots ls
@@ -27,6 +27,8 @@ RM_EXAMPLES: Final = """
 edgellm snapshots rm 3fa9
 edgellm snapshots rm --all --yes
 """
+MODEL_FIELD: Final = "model"
+_SHOWN_KEY: Final = 12
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
@@ -35,7 +37,7 @@ def ls(*, as_json: AsJson = False) -> None:
     """List the snapshots: key, tokens, size, age, tier and model."""
     from edgellm.cli import render
 
-    entries = sorted(_store().entries(), key=lambda entry: entry.created, reverse=True)
+    entries = sorted(_store().entries(), key=lambda entry: entry.created_s, reverse=True)
     if as_json:
         for entry in entries:
             render.json_line({"type": "snapshot", **_plain(entry)})
@@ -123,28 +125,36 @@ def full_keys(starts: Sequence[str], known: Sequence[str]) -> list[str]:
 
 def _store() -> SnapshotStore:
     from edgellm.paths import snapshots_dir
-    from edgellm.store.store import SnapshotStore
+    from edgellm.store.snapshots import SnapshotStore
 
     return SnapshotStore(snapshots_dir())
 
 
 def _row(entry: SnapshotInfo) -> tuple[str, ...]:
+    size = format_bytes(entry.n_bytes)
+    made, model = _day(entry.created_s), entry.field(MODEL_FIELD)
+    return (entry.key[:_SHOWN_KEY], str(entry.n_tokens), size, made, entry.tier, model)
+
+
+def _day(unix_s: int) -> str:
+    """Return local date and time; a file may claim any number."""
     from datetime import datetime
 
-    created = datetime.fromtimestamp(entry.created).astimezone().strftime("%Y-%m-%d %H:%M")
-    size = format_bytes(entry.n_bytes)
-    return (entry.key, str(entry.n_tokens), size, created, entry.tier, entry.model)
+    try:
+        return datetime.fromtimestamp(unix_s).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return "?"
 
 
 def _plain(entry: SnapshotInfo) -> dict[str, Any]:
     return {
         "key": entry.key,
         "path": str(entry.path),
-        "model": entry.model,
         "n_tokens": entry.n_tokens,
         "n_bytes": entry.n_bytes,
-        "created": entry.created,
+        "created_s": entry.created_s,
         "tier": entry.tier,
+        "fields": dict(entry.fields),
     }
 
 

@@ -64,8 +64,11 @@ def test_progress_off_a_terminal_is_a_line_for_each_tenth(capsys: pytest.Capture
     assert lines[-1].startswith("converting: 100 %, 1.0 kB of 1.0 kB, ")
 
 
-def test_progress_on_a_terminal_is_one_line_that_goes_away(capsys: pytest.CaptureFixture[str]):
+def test_progress_on_a_terminal_is_one_line_that_goes_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The line is rewritten in place, at most ten times a second, and removed at the end."""
+    monkeypatch.setenv("COLUMNS", "120")
     now_s = [0.0]
     progress = ByteProgress("converting", clock=lambda: now_s[0], terminal=True)
     for step in range(101):

@@ -1,0 +1,124 @@
+"""`edgellm convert`: flags, what is printed, exit codes; the conversion itself is a fake."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgellm.errors import TensorMismatch, VerifyFailed
+from edgellm.runtime import conversion
+
+if TYPE_CHECKING:
+    from typing import Any
+
+PLAN = conversion.ConversionPlan(
+    out=Path("m.gguf"),
+    architecture="LlamaForCausalLM",
+    type="q8_0",
+    out_bytes=1_234_567,
+    n_params=1_000_000,
+    bits_per_weight=8.5,
+    tensors=(conversion.TensorRow("a", "b", (2, 3), "q8_0", 34),),
+    peak_memory_bytes=5_000_000,
+    free_bytes=9_000_000_000,
+    warnings=("the tokenizer is odd",),
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[conversion.ConvertOptions]:
+    """Replace the conversion; give the options it was asked with."""
+    options: list[conversion.ConvertOptions] = []
+
+    def plan(wanted: conversion.ConvertOptions) -> conversion.ConversionPlan:
+        if wanted.src.name == "bad":
+            raise TensorMismatch("blk.0 is missing", path=wanted.src)
+        return dataclasses.replace(PLAN, out=wanted.out)
+
+    def convert(
+        wanted: conversion.ConvertOptions, *, progress: conversion.Progress
+    ) -> conversion.ConversionResult:
+        options.append(wanted)
+        if wanted.src.name == "wrong":
+            raise VerifyFailed("tensor a differs", path=wanted.out)
+        if wanted.src.name == "stopped":
+            raise KeyboardInterrupt
+        for done in range(0, 101, 5):
+            progress(done, 100)
+        return conversion.ConversionResult(wanted.out, wanted.type, 1_234_567, "ab", 1.5, 8.5)
+
+    monkeypatch.setattr(conversion, "plan", plan)
+    monkeypatch.setattr(conversion, "convert", convert)
+    return options
+
+
+def test_result_progress_and_next_steps(cli: Any, asked: list[Any]) -> None:
+    """The result is stdout's only line; warnings, progress and the next steps are on stderr."""
+    result = cli("convert", "src", "-o", "my model.gguf", "--bits", "8", "--threads", "2")
+    assert result.code == 0
+    assert result.out == "my model.gguf: 1.2 MB, q8_0, 8.50 bits per weight, 1.5 s\n"
+    assert result.err.startswith("warning: the tokenizer is odd\nconverting: 10 %, ")
+    assert "edgellm run 'my model.gguf'" in result.err
+    options = asked[0]
+    assert (options.src, options.out) == (Path("src"), Path("my model.gguf"))
+    assert (options.type, options.n_threads, options.overwrite) == ("q8_0", 2, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        (["--bits", "4"], "q4_0"),
+        (["--type", "bf16"], "bf16"),
+        *((["--type", name], name) for name in conversion.TYPES),
+    ],
+)
+def test_types(cli: Any, asked: list[Any], flags: list[str], kind: str) -> None:
+    """Every type that can be converted to can be asked for."""
+    assert cli("convert", "src", "-o", "m.gguf", "--force", *flags).code == 0
+    assert (asked[0].type, asked[0].overwrite) == (kind, True)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [[], ["--bits", "5"], ["--bits", "4", "--type", "q4_0"], ["--type", "q3_K"], ["--bits", "x"]],
+)
+def test_bad_types(cli: Any, asked: list[Any], flags: list[str]) -> None:
+    """No type, two types or an unknown one: exit 2 before anything is read."""
+    result = cli("convert", "src", "-o", "m.gguf", *flags)
+    assert (result.code, result.out, asked) == (2, "", [])
+
+
+def test_dry_run_writes_nothing(cli: Any, asked: list[Any]) -> None:
+    """--dry-run prints the plan, its size to the byte."""
+    result = cli("convert", "src", "-o", "m.gguf", "--bits", "8", "--dry-run")
+    assert (result.code, asked) == (0, [])
+    assert "1,234,567 bytes" in result.out
+    [plan] = cli("convert", "src", "-o", "m.gguf", "--bits", "8", "--dry-run", "--json").lines
+    assert (plan["type"], plan["weight_type"], plan["out_bytes"]) == ("plan", "q8_0", 1_234_567)
+
+
+def test_result_as_json(cli: Any, asked: list[Any]) -> None:
+    """--json prints one object and no progress."""
+    result = cli("convert", "src", "-o", "m.gguf", "--bits", "8", "--json")
+    [line] = result.lines
+    assert line == {
+        "type": "converted",
+        "path": "m.gguf",
+        "weight_type": "q8_0",
+        "n_bytes": 1_234_567,
+        "sha256": "ab",
+        "seconds": 1.5,
+        "bits_per_weight": 8.5,
+    }
+    assert result.err == "warning: the tokenizer is odd\n"
+
+
+@pytest.mark.parametrize(("src", "code"), [("bad", 2), ("wrong", 5), ("stopped", 130)])
+def test_exit_codes(cli: Any, asked: list[Any], src: str, code: int) -> None:
+    """A bad checkpoint is 2, a failed verification 5, Ctrl-C 130; never a traceback."""
+    result = cli("convert", src, "-o", "m.gguf", "--bits", "8")
+    assert result.code == code
+    assert "Traceback" not in result.err

@@ -1,0 +1,86 @@
+"""`edgellm info`: model files, checkpoints, the installation."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import gguf
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Write a GGUF with two layers, four heads over two keys, and weights of two types."""
+    path = tmp_path / "tiny.gguf"
+    out = gguf.GGUFWriter(str(path), "llama")
+    out.add_name("Ti\x1bny")
+    out.add_block_count(2)
+    out.add_context_length(128)
+    out.add_embedding_length(32)
+    out.add_head_count(4)
+    out.add_head_count_kv(2)
+    out.add_token_list(["a", "b", "c"])
+    out.add_chat_template("{{ messages }}")
+    out.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
+    blocks = np.zeros((3, 34), np.uint8)
+    out.add_tensor("output.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+    return path
+
+
+def test_facts_of_a_model(cli: Any, model: Path) -> None:
+    """One `label: value` a line, from the header alone."""
+    result = cli("info", model)
+    assert (result.code, result.err) == (0, "")
+    lines = dict(line.split(":", 1) for line in result.out.splitlines())
+    found = {label: value.strip() for label, value in lines.items()}
+    assert found["architecture"] == "llama"
+    assert (found["parameters"], found["layers"], found["context"]) == ("192", "2", "128")
+    assert (found["vocabulary"], found["memory"], found["chat template"]) == ("3", "dense", "yes")
+    assert found["heads"] == "4 query, 2 key-value (GQA, 2 queries a key)"
+    assert sorted(found["weights"].split(", ")) == [
+        "f32 50.0 % at 32.00 bits",
+        "q8_0 50.0 % at 8.50 bits",
+    ]
+    assert found["bits per weight"] == "20.25"
+
+
+def test_facts_as_json(cli: Any, model: Path) -> None:
+    """The same facts as one object."""
+    [facts] = cli("info", model, "--json").lines
+    assert facts["type"] == "info"
+    assert facts["weights"] == {"f32": 96, "q8_0": 96}
+    assert facts["heads"] == {"query": 4, "key_value": 2}
+    assert facts["file_bytes"] == model.stat().st_size
+
+
+def test_cut_file_is_corrupt(cli: Any, model: Path) -> None:
+    """A file with bytes missing: exit 2 and how many."""
+    model.write_bytes(model.read_bytes()[:-10])
+    result = cli("info", model)
+    assert (result.code, result.out) == (2, "")
+    assert "bytes are missing" in result.err
+
+
+def test_facts_of_the_installation(
+    cli: Any, edgellm_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without FILE: versions, engines or how to get them, kernels and home; no engine is loaded."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    before = "llama_cpp" in sys.modules
+    result = cli("info")
+    assert result.code == 0
+    assert "pip install 'edgellm[llama]'" in result.out
+    assert "pip install 'edgellm[onnx]'" in result.out
+    assert str(edgellm_home) in result.out
+    assert "kernels:" in result.out
+    assert ("llama_cpp" in sys.modules) == before

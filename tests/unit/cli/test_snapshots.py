@@ -1,0 +1,116 @@
+"""`edgellm snapshots`: list, check, remove."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from edgellm.cli.snapshots import full_keys
+from edgellm.errors import UsageError
+from edgellm.store.snapshots import Saved, SnapshotStore
+from edgellm.store.state import Fingerprint, KVState, Part, Section
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+
+@pytest.fixture
+def store(edgellm_home: Path) -> SnapshotStore:
+    """Give a store with three snapshots, each a minute younger than the one before."""
+    clock = iter((60, 120, 180))
+    store = SnapshotStore(edgellm_home / "snapshots", clock=lambda: next(clock))
+    fingerprint = Fingerprint(hard=(("model", "tiny"),), soft=())
+    for n_tokens in (1, 2, 3):
+        rows = np.zeros((n_tokens, 4), np.uint16)
+        part = Part("dense", 0, n_tokens, (Section(0, "K", "f16", rows),))
+        saved = store.save(fingerprint, list(range(n_tokens)), KVState(n_tokens, (part,)))
+        assert isinstance(saved, Saved), saved
+    return store
+
+
+def test_ls_shows_the_newest_first(cli: Any, store: SnapshotStore) -> None:
+    """The table has a line for each snapshot, with its size in tokens and its model."""
+    result = cli("snapshots", "ls")
+    heading, *rows = [line.split() for line in result.out.splitlines()]
+    assert heading == ["KEY", "TOKENS", "SIZE", "CREATED", "TIER", "MODEL"]
+    assert [row[1] for row in rows] == ["3", "2", "1"]
+    assert all(row[-2:] == ["exact", "tiny"] for row in rows)
+
+
+def test_ls_of_nothing(cli: Any) -> None:
+    """An empty store is said on stderr; stdout stays empty and no folder is made."""
+    result = cli("snapshots", "ls")
+    assert (result.code, result.out, result.err) == (0, "", "no snapshots\n")
+
+
+def test_ls_as_json(cli: Any, store: SnapshotStore) -> None:
+    """Each line has the whole key."""
+    lines = cli("snapshots", "ls", "--json").lines
+    assert {line["key"] for line in lines} == {entry.key for entry in store.entries()}
+    assert lines[0]["fields"] == {"model": "tiny"}
+
+
+def test_check_of_a_clean_store(cli: Any, store: SnapshotStore) -> None:
+    """Nothing wrong: exit 0."""
+    result = cli("snapshots", "check")
+    assert (result.code, result.out) == (0, "problems: 0, left: 0\n")
+
+
+def test_check_finds_and_fixes(cli: Any, store: SnapshotStore) -> None:
+    """A damaged file makes check exit 1, names it, and --fix removes it."""
+    path = next(iter(store.entries())).path
+    path.write_bytes(path.read_bytes()[:-1])
+    result = cli("snapshots", "check")
+    assert result.code == 1
+    assert str(path) in result.out
+    assert "edgellm snapshots check --fix" in result.err
+    assert [line["fixed"] for line in cli("snapshots", "check", "--json").lines] == [False]
+    assert cli("snapshots", "check", "--fix").code == 0
+    assert not path.exists()
+    assert cli("snapshots", "check").code == 0
+
+
+def test_rm_by_the_start_of_a_key(cli: Any, store: SnapshotStore) -> None:
+    """A unique start names a snapshot."""
+    keys = [entry.key for entry in store.entries()]
+    assert cli("snapshots", "rm", keys[0][:8]).out == "removed: 1\n"
+    assert [entry.key for entry in store.entries()] == keys[1:]
+
+
+def test_rm_all(cli: Any, store: SnapshotStore) -> None:
+    """--all removes the rest."""
+    assert cli("snapshots", "rm", "--all", "--json").lines == [{"type": "removed", "n": 3}]
+    assert list(store.entries()) == []
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"y\n", 0), (b"n\n", 3), (b"\n", 3), (b"", 3)])
+def test_rm_asks_on_a_terminal(cli: Any, store: SnapshotStore, answer: bytes, left: int) -> None:
+    """Only yes removes."""
+    result = cli("snapshots", "rm", "--all", stdin=answer, terminal=True)
+    assert result.err.startswith("remove 3 snapshots? [y/N] ")
+    assert (result.code, len(list(store.entries()))) == (0 if left == 0 else 1, left)
+
+
+def test_rm_with_yes_does_not_ask(cli: Any, store: SnapshotStore) -> None:
+    """--yes is the answer."""
+    assert cli("snapshots", "rm", "--all", "--yes", terminal=True).err == ""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "abc"], ["no-such-key"]])
+def test_rm_needs_to_know_what(cli: Any, store: SnapshotStore, arguments: list[str]) -> None:
+    """No key, a key and --all, or a key that is not there: exit 2, nothing removed."""
+    assert cli("snapshots", "rm", *arguments).code == 2
+    assert len(list(store.entries())) == 3
+
+
+def test_full_keys() -> None:
+    """A start must fit one key; a whole key wins over those it starts."""
+    known = ["ab12", "ab34", "ab"]
+    assert full_keys(["ab1", "ab3", "ab1"], known) == ["ab12", "ab34"]
+    assert full_keys(["ab"], known) == ["ab"]
+    for start in ("a", "b", ""):
+        with pytest.raises(UsageError):
+            full_keys([start], known)
