@@ -20,7 +20,7 @@ ABI_VERSION: Final = 1
 _ITEM_BYTES: Final = 2
 
 
-class NativeUnavailable(Exception):  # noqa: N818 - never leaves this room
+class NativeUnavailable(Exception):
     """The library is not there, cannot be loaded, or speaks another ABI."""
 
 

@@ -38,6 +38,7 @@ def test_transpose_is_numpys(isa: str, n: int, m: int, gap_x: int, gap_y: int, s
 @given(bits=st.lists(st.integers(0, (1 << 32) - 1), min_size=32, max_size=32))
 def test_numpys_blocks_are_the_engines(name: str, bits: list[int]) -> None:
     """Any 32 finite floats: numpy stores the engine's bytes."""
+    assert ggml.library_path() is not None, "install edgellm[llama]: the engine is the measure"
     x = np.array(bits, np.uint32).view(np.float32)
     x = np.where(np.isfinite(x), x, np.float32(0)).reshape(1, 32)
     expected = ggml.quantize(x, ggml.GgmlType[name])
