@@ -116,7 +116,7 @@ def machine_facts() -> dict[str, Any]:
     """
     from edgellm import kernels, paths
 
-    engines = {module: _engine(module, name, get) for module, name, get in ENGINES}
+    engines = {name: _engine(module, name, get) for module, name, get in ENGINES}
     return {
         "edgellm": version_of("edgellm"),
         "python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",
@@ -175,5 +175,5 @@ _FORMAT: Final[Mapping[str, Callable[[Any], str]]] = {
 
 
 def _shown(key: str, value: object) -> tuple[str, str]:
-    label = key.removesuffix("_bytes").removesuffix("_tokens").replace("bytes_as", "size as")
-    return label.replace("_", " "), _FORMAT.get(key, str)(value)
+    label = key.removesuffix("_tokens").replace("bytes_as", "size as").replace("_", " ")
+    return label.replace("file bytes", "size"), _FORMAT.get(key, str)(value)

@@ -9,6 +9,8 @@ import gguf
 import numpy as np
 import pytest
 
+from edgellm.units import format_bytes
+
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
@@ -51,6 +53,7 @@ def test_facts_of_a_model(cli: Any, model: Path) -> None:
         "f32 50.0 % at 32.00 bits",
         "q8_0 50.0 % at 8.50 bits",
     ]
+    assert found["size"] == format_bytes(model.stat().st_size)
     assert found["bits per weight"] == "20.25"
 
 
@@ -65,7 +68,7 @@ def test_facts_as_json(cli: Any, model: Path) -> None:
 
 def test_cut_file_is_corrupt(cli: Any, model: Path) -> None:
     """A file with bytes missing: exit 2 and how many."""
-    model.write_bytes(model.read_bytes()[:-10])
+    model.write_bytes(model.read_bytes()[:-100])
     result = cli("info", model)
     assert (result.code, result.out) == (2, "")
     assert "bytes are missing" in result.err
