@@ -6,15 +6,31 @@ them. It never depends on the user's words, so one snapshot serves every questio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edgellm.core import Message
+from edgellm.errors import TemplateError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 Render = Callable[[Sequence[Message], datetime], str]
 Encode = Callable[[str], list[int]]
+
+# What user texts begin with, as far as tokenizers care: nothing, a letter, a space and a digit, a
+# line break, several bytes a character, a word, a digit, closing and opening punctuation.
+PROBES = ("", "a", " 1", "\n", "\U0001f642", "The", "7", ")", "(")
+# Two clocks that differ in the first character of each field, so that no prefix ends inside one.
+CLOCKS = (datetime(2001, 2, 3, 4, 5, 6), datetime(1999, 12, 31, 23, 59, 58))  # noqa: DTZ001
+# A role's header (`user`, a line break) between the last control token and the user's text is not
+# worth the risk that tokens merge there; a system prompt that a template puts there is.
+MAX_TRIM_TOKENS = 16
+_REMEMBERED_TEXTS = 24
 
 
 class Tokenize(Protocol):
@@ -31,8 +47,8 @@ class Boundary:
     Attributes:
         tokens: the whole prompt.
         n_prefix: how many of them are equal for every user text; less than `len(tokens)`.
-        volatile: whether the template writes the time of day into what would be the prefix, so
-            that the prefix ends before it.
+        volatile: whether the template writes the time into what would be the prefix, so that the
+            prefix ends before it.
     """
 
     tokens: tuple[int, ...]
@@ -43,12 +59,28 @@ class Boundary:
 def prompt_encoder(tokenize: Tokenize, *, bos_text: str, special: bool = True) -> Encode:
     """Return a function from rendered text to token ids with exactly one beginning-of-sequence.
 
+    The whole text is read at once, as Hugging Face and llama.cpp's server do, so that tokens are
+    those the model was trained on. The price: with `special`, a control token spelled out in a
+    message is read as that token. The last texts are remembered, because requests share probes.
+
     Args:
         tokenize: the engine's.
         bos_text: how the template writes the BOS token; a text that starts with it gets no other.
         special: read control tokens in the text; pass `not prompter.fallback`.
     """
-    raise NotImplementedError
+    remembered: OrderedDict[str, list[int]] = OrderedDict()
+
+    def encode(text: str) -> list[int]:
+        tokens = remembered.pop(text, None)
+        if tokens is None:
+            has_bos = special and bool(bos_text) and text.startswith(bos_text)
+            tokens = tokenize(text, special=special, add_bos=not has_bos)
+            if len(remembered) >= _REMEMBERED_TEXTS:
+                remembered.popitem(last=False)
+        remembered[text] = tokens
+        return list(tokens)
+
+    return encode
 
 
 def stable_prefix(
@@ -60,6 +92,9 @@ def stable_prefix(
 ) -> Boundary:
     """Tokenise the prompt and find its stable prefix.
 
+    The template is rendered with the system messages and one of several user texts, at two clocks.
+    Where tokens agree under all of them, cut back to the last control token, ends the prefix.
+
     Args:
         render: the template, such as `lambda messages, now: prompter.render(messages, now=now)`.
         messages: the conversation.
@@ -70,4 +105,76 @@ def stable_prefix(
     Raises:
         TemplateError: the conversation cannot be rendered.
     """
-    raise NotImplementedError
+    tokens = encode(render(messages, now))
+    same_clock = _rendered(render, messages, PROBES, CLOCKS[0])
+    other_clock = _rendered(render, messages, PROBES[:2], CLOCKS[1])
+    n_same = _agreement(same_clock, encode, special_ids, tokens)
+    if set(other_clock) <= set(same_clock):
+        return Boundary(tuple(tokens), n_same, volatile=False)
+    n_prefix = _agreement([*same_clock, *other_clock], encode, special_ids, tokens)
+    return Boundary(tuple(tokens), n_prefix, volatile=n_prefix < n_same)
+
+
+def _rendered(
+    render: Render, messages: Sequence[Message], probes: Sequence[str], clock: datetime
+) -> list[str]:
+    """Render each probe behind the system messages; a probe the template refuses is left out."""
+    system = []
+    for message in messages:
+        if message.role != "system":
+            break
+        system.append(message)
+    texts = []
+    for probe in probes:
+        with suppress(TemplateError):
+            texts.append(render([*system, Message("user", probe)], clock))
+    return texts
+
+
+def _agreement(
+    texts: Sequence[str], encode: Encode, special_ids: Collection[int], tokens: Sequence[int]
+) -> int:
+    """Return how many tokens all texts and the prompt have in common, cut where that is safe."""
+    if len(texts) < 2:
+        return 0
+    first = texts[0]
+    nearest = min(texts[1:], key=lambda text: _common_chars(first, text))
+    common = _common(encode(first), encode(nearest))
+    cut = _after_special(common, special_ids)
+    if cut == len(common) or cut < len(common) - MAX_TRIM_TOKENS:
+        # No control token to lean on. Where there is one, tokens before it depend on nothing after
+        # it, and all texts agree that far, since no two agree less than these two.
+        for text in texts[1:]:
+            common = _common(common, encode(text))
+        cut = len(common)
+    if tokens[:cut] != common[:cut]:
+        common = _common(common[:cut], tokens)
+        cut = _after_special(common, special_ids)
+    return min(cut, len(tokens) - 1)
+
+
+def _after_special(tokens: Sequence[int], special_ids: Collection[int]) -> int:
+    """Return the position after the last control token, or 0."""
+    for position in range(len(tokens), 0, -1):
+        if tokens[position - 1] in special_ids:
+            return position
+    return 0
+
+
+def _common(left: Sequence[int], right: Sequence[int]) -> Sequence[int]:
+    for position, (a, b) in enumerate(zip(left, right)):  # noqa: B905  (ends with the shorter)
+        if a != b:
+            return left[:position]
+    return left[: len(right)]
+
+
+def _common_chars(left: str, right: str) -> int:
+    """Return the length of the common beginning, by halving: slices compare fast."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[:middle] == right[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -10,7 +10,6 @@ import functools
 import json
 import re
 import string
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import SecurityError
@@ -20,7 +19,7 @@ from jinja2.tests import TESTS
 from edgellm.prompt.meter import MAX_ITEMS, is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from edgellm.prompt.meter import Meter
 
