@@ -20,7 +20,8 @@ EdgeLLMError
 ├── DoesNotFit                  memory or disk
 ├── EngineError
 │   ├── EngineUnavailable       the library is not installed, or cannot load
-│   └── EngineFailed
+│   ├── EngineFailed
+│   └── Cancelled               somebody asked the engine to stop
 ├── MissingExtra                an optional dependency is not installed
 └── FetchError
 
@@ -213,6 +214,13 @@ class EngineFailed(EngineError):
     """The engine reported a failure; its last log lines are in the message."""
 
     code = "engine_failed"
+
+
+class Cancelled(EngineError):
+    """A decode was stopped on request; what was decoded before it stays."""
+
+    exit_code = EXIT_INTERRUPTED
+    code = "cancelled"
 
 
 class MissingExtra(EdgeLLMError):

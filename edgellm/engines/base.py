@@ -108,11 +108,20 @@ class Engine(Protocol):
         Raises:
             ValueError: no tokens, or an id outside the vocabulary.
             PromptTooLong: they do not fit the context; the memory is unchanged.
+            Cancelled: `cancel` was called; whole chunks decoded before stay in the memory.
             EngineFailed: the library failed; the memory is cleared.
         """
 
     def truncate(self, n_tokens: int) -> bool:
         """Forget all but the first `n_tokens`; return False, changing nothing, if that is impossible."""
+
+    @property
+    def restore_moves(self) -> bool:
+        """Return whether a restored memory lies differently from one that was decoded.
+
+        The order of the additions then differs too, so equal bits need a capture and a restore at
+        every boundary, whether snapshots are kept or not.
+        """
 
     def snapshot_block(self) -> str:
         """Return why state cannot be captured and restored exactly, or ""."""
@@ -135,7 +144,10 @@ class Engine(Protocol):
         """Return what a snapshot must agree with, as of now."""
 
     def cancel(self) -> None:
-        """Make a running `decode` stop soon; callable from any thread or a signal handler."""
+        """Make a running `decode`, and later ones, stop soon; callable from any thread."""
+
+    def resume(self) -> None:
+        """Take `cancel` back."""
 
     def close(self) -> None:
         """Free the model. Calling it again does nothing."""

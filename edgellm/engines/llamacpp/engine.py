@@ -1,0 +1,233 @@
+"""LlamaCppEngine: one model, one sequence, decoded in batch-size chunks through the C functions.
+
+The context is made on `reserve`, because its size depends on the first prompt. Windows are kept at
+their own size (`swa_full` off), so a window cache cannot be cut back: only its full length or
+nothing is true of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from edgellm.engines.llamacpp import blob, facts
+from edgellm.engines.llamacpp.context import ABORTED, Context
+from edgellm.engines.llamacpp.library import load
+from edgellm.engines.llamacpp.vocabulary import Vocabulary
+from edgellm.errors import (
+    Cancelled,
+    DoesNotFit,
+    EngineFailed,
+    ModelUnsupported,
+    PromptTooLong,
+    SnapshotIncompatible,
+)
+from edgellm.formats.gguf import read_header
+from edgellm.formats.gguf_model import model_info
+from edgellm.formats.identity import content_id
+from edgellm.hw.cpu import available_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edgellm.engines.base import EngineSettings, Vocab
+    from edgellm.store.state import Fingerprint, KVState
+
+_ALL_LAYERS: Final = -1
+_MIN_CTX: Final = 256
+
+
+class LlamaCppEngine:
+    """An `Engine` over llama.cpp."""
+
+    def __init__(self, path: Path, settings: EngineSettings) -> None:
+        """Load the model.
+
+        Raises:
+            ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused before loading.
+            EngineUnavailable: the library is not installed.
+            DoesNotFit: the weights do not fit the memory.
+            EngineFailed: the library refused the model.
+        """
+        header = read_header(path)
+        self.model = model_info(header, path)
+        self.library = load()
+        self.settings = settings
+        self.n_threads = settings.n_threads or available_threads()
+        self._kv_type = facts.kv_type_id(settings.kv_type)
+        self._content_id = content_id(path, header)
+        self._model = self._load(path)
+        self._vocabulary = Vocabulary(self.library, self._model)
+        self._context: Context | None = None
+        self._cancel = ctypes.create_string_buffer(2)  # see Context: the abort callback reads it
+        self._block = facts.snapshot_block(self.library, self._model, self.model)
+
+    def _load(self, path: Path) -> Any:
+        lib, log = self.library.lib, self.library.log
+        params = lib.llama_model_default_params()
+        layers = self.settings.n_gpu_layers
+        params.n_gpu_layers = _ALL_LAYERS if layers is None else layers
+        log.mark()
+        model = lib.llama_model_load_from_file(str(path).encode(), params)
+        if model:
+            return model
+        reason = log.errors()
+        if facts.is_memory_error(reason):
+            raise DoesNotFit(f"the weights do not fit: {reason}", path=path)
+        if "unknown model architecture" in reason:
+            raise ModelUnsupported(
+                f"architecture {self.model.architecture!r} is not known to llama.cpp "
+                f"{self.library.version}",
+                path=path,
+                hint="a newer llama-cpp-python may know it",
+            )
+        raise EngineFailed(f"llama.cpp cannot load the model: {reason}", path=path)
+
+    @property
+    def n_ctx(self) -> int:
+        """Return the context length in tokens, 0 before the first `reserve`."""
+        return self._context.n_ctx if self._context else 0
+
+    @property
+    def position(self) -> int:
+        """Return how many tokens are in the memory."""
+        return self._context.position() if self._context else 0
+
+    @functools.lru_cache(maxsize=1)  # noqa: B019  # the engine outlives its one entry
+    def vocab(self) -> Vocab:
+        """Return the vocabulary."""
+        return self._vocabulary.describe()
+
+    def tokenize(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
+        """Split text into token ids."""
+        return self._vocabulary.tokenize(text, special=special, add_bos=add_bos)
+
+    def reserve(self, n_ctx: int) -> None:
+        """Make the context hold at least `n_ctx` tokens; growing it clears the memory."""
+        n_ctx = max(n_ctx, _MIN_CTX)
+        if n_ctx <= self.n_ctx:
+            return
+        if self._context:
+            self._context.close()
+            self._context = None
+        self._context = Context(self, self._model, n_ctx, self._kv_type, self._cancel)
+
+    def _open(self) -> Context:
+        if self._context is None:
+            raise ValueError("reserve a context first")
+        return self._context
+
+    def decode(
+        self, tokens: Sequence[int], logits: Literal["last", "all"] = "last"
+    ) -> NDArray[np.float32]:
+        """Append tokens to the memory in batch-size chunks from the first one."""
+        context = self._open()
+        ids = np.asarray(tokens, np.int32)
+        if not ids.size or ids.min() < 0 or ids.max() >= self._vocabulary.n_tokens:
+            raise ValueError(f"{ids.size} tokens, ids must be 0..{self._vocabulary.n_tokens - 1}")
+        start = context.position()
+        if start + ids.size > context.n_ctx:
+            raise PromptTooLong(
+                f"{ids.size} tokens after {start} do not fit a context of {context.n_ctx}",
+                hint="use a larger --ctx or a shorter prompt",
+            )
+        n_batch = self.settings.n_batch
+        rows = []
+        for at in range(0, ids.size, n_batch):
+            chunk = ids[at : at + n_batch]
+            self._run(context, chunk, start + at, every=logits == "all")
+            if logits == "all":
+                rows.append(context.logits(chunk.size).copy())
+        return np.concatenate(rows) if rows else context.last_logits()
+
+    def _run(self, context: Context, chunk: NDArray[np.int32], start: int, *, every: bool) -> None:
+        if self._cancel.raw[0]:
+            raise Cancelled("the decode was stopped")
+        self.library.log.mark()
+        code = context.decode(chunk, start, every=every)
+        if code == ABORTED:
+            raise Cancelled("the decode was stopped")
+        if code:
+            context.clear()
+            reason = self.library.log.errors()
+            raise EngineFailed(f"decode of {chunk.size} tokens at {start} gave {code}: {reason}")
+
+    def truncate(self, n_tokens: int) -> bool:
+        """Forget all but the first `n_tokens`, where that leaves the memory as it once was."""
+        context = self._open()
+        position = context.position()
+        if not 0 <= n_tokens <= position:
+            raise ValueError(f"cannot keep {n_tokens} of {position} tokens")
+        if n_tokens == position:
+            return True
+        if n_tokens == 0:
+            context.clear(data=False)
+            return True
+        return self.model.memory in ("dense", "mla") and context.remove_from(n_tokens)
+
+    @property
+    def restore_moves(self) -> bool:
+        """Return True for window caches, whose cells a restore puts in order."""
+        return self.model.memory == "window" and not self._block
+
+    def snapshot_block(self) -> str:
+        """Return why state cannot be captured and restored exactly, or ""."""
+        return self._block
+
+    def capture(self) -> KVState:
+        """Copy the memory out, once."""
+        if self._block:
+            raise SnapshotIncompatible(self._block)
+        context = self._open()
+        return blob.parse(context.state(), context.layout, context.position())
+
+    def restore(self, state: KVState) -> None:
+        """Replace the memory by `state`; on any failure the memory is left empty and clean."""
+        context = self._open()
+        if self._block:
+            raise SnapshotIncompatible(self._block)
+        if not 0 < state.n_tokens <= context.n_ctx:
+            raise SnapshotIncompatible(
+                f"{state.n_tokens} tokens do not fit a context of {context.n_ctx}"
+            )
+        data = blob.build(state, context.layout)
+        context.clear(data=False)
+        self.library.log.mark()
+        n = context.set_state(data)
+        if n == data.size and context.position() == state.n_tokens:
+            return
+        context.clear()  # what a failed restore wrote may hold NaN, which masks do not stop
+        raise SnapshotIncompatible(
+            f"llama.cpp took {n} of {data.size} bytes: {self.library.log.errors()}"
+        )
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what a snapshot must agree with, as of now."""
+        return facts.fingerprint(self, self._open(), self._content_id)
+
+    def cancel(self) -> None:
+        """Make a running `decode`, and later ones, stop soon; callable from any thread."""
+        self._cancel[0] = b"\1"
+
+    def resume(self) -> None:
+        """Take `cancel` back."""
+        self._cancel[0] = b"\0"
+
+    def flash_attention(self) -> str:
+        """Return `on` or `off` as the engine resolved it, `` before the first `reserve`."""
+        return self._context.flash_attention if self._context else ""
+
+    def close(self) -> None:
+        """Free the model. Calling it again does nothing."""
+        if self._context:
+            self._context.close()
+            self._context = None
+        if self._model:
+            self.library.lib.llama_model_free(self._model)
+            self._model = None

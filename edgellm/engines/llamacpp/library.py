@@ -1,0 +1,159 @@
+"""The llama.cpp library itself: found, initialised once, its log kept in a ring, its structs checked.
+
+The log callback is a property of the whole process in llama.cpp, hence the one module-level ring.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgellm.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+INSTALL_COMMAND = "pip install 'edgellm[llama]'"
+_WARN_LEVEL, _ERROR_LEVEL, _CONT_LEVEL = 3, 4, 5  # ggml_log_level in ggml.h
+_RING_LINES = 400
+
+# llama_context_default_params() and llama_model_default_params() of llama.cpp 0c1e570. A field
+# that reads differently means the struct's layout is not what the binding thinks it is.
+_CONTEXT_DEFAULTS = {
+    "n_ctx": 512,
+    "n_batch": 2048,
+    "n_ubatch": 512,
+    "n_seq_max": 1,
+    "n_rs_seq": 0,
+    "rope_scaling_type": -1,
+    "flash_attn_type": -1,
+    "rope_freq_base": 0.0,
+    "rope_freq_scale": 0.0,
+    "yarn_orig_ctx": 0,
+    "type_k": 1,
+    "type_v": 1,
+    "embeddings": False,
+    "offload_kqv": True,
+    "op_offload": True,
+    "kv_unified": False,
+}
+_MODEL_DEFAULTS = {"n_gpu_layers": -1, "vocab_only": False, "check_tensors": False}
+
+
+class LogRing:
+    """The last lines llama.cpp logged, from all threads."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[int, str]] = deque(maxlen=_RING_LINES)
+        self._partial = ""
+        self._level = 0
+        self._lock = threading.Lock()
+
+    def feed(self, level: int, text: str) -> None:
+        """Take a piece of log text; a piece without a newline is continued by the next one."""
+        with self._lock:
+            if level != _CONT_LEVEL:
+                self._level = level
+            *whole, self._partial = (self._partial + text).split("\n")
+            self._lines.extend((self._level, line) for line in whole if line.strip())
+
+    def mark(self) -> int:
+        """Clear the ring and return 0: what follows belongs to the next call."""
+        with self._lock:
+            self._lines.clear()
+            self._partial = ""
+        return 0
+
+    def errors(self, n: int = 3) -> str:
+        """Return the last `n` error lines (or warnings, if there are none) as one line."""
+        with self._lock:
+            lines = list(self._lines)
+        bad = [text for level, text in lines if level == _ERROR_LEVEL]
+        bad = bad or [text for level, text in lines if level == _WARN_LEVEL]
+        return " | ".join(bad[-n:]) or "the library gave no reason"
+
+    def contains(self, text: str) -> bool:
+        """Return whether any line since the last `mark` holds `text`."""
+        with self._lock:
+            return any(text in line for _, line in self._lines)
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded library.
+
+    Attributes:
+        lib: the binding's module of C functions.
+        log: what the library says.
+        version: of the Python package.
+        commit: of ggml, or "unknown".
+        mismatch: which struct default reads wrongly, or "".
+    """
+
+    lib: Any
+    log: LogRing
+    version: str
+    commit: str
+    mismatch: str
+    callback: Any  # kept alive: the library holds a pointer to it
+
+
+@functools.cache
+def load() -> Library:
+    """Load and initialise llama.cpp, once per process.
+
+    Raises:
+        EngineUnavailable: it is not installed or cannot be loaded.
+    """
+    try:
+        import llama_cpp
+        from llama_cpp import llama_cpp as lib
+    except ModuleNotFoundError as err:
+        raise EngineUnavailable(
+            "the llama.cpp engine is not installed", hint=f"run: {INSTALL_COMMAND}"
+        ) from err
+    except (OSError, RuntimeError, AttributeError, ImportError) as err:
+        raise EngineUnavailable(
+            f"the llama.cpp engine cannot be loaded: {err}",
+            hint=f"install it again: {INSTALL_COMMAND} --force-reinstall --no-cache-dir",
+        ) from err
+    ring = LogRing()
+
+    def hear(level: int, text: bytes, _: object) -> None:
+        ring.feed(level, text.decode("utf-8", "replace"))
+
+    callback = lib.llama_log_callback(hear)
+    lib.llama_log_set(callback, ctypes.c_void_p(0))
+    lib.llama_backend_init()
+    return Library(lib, ring, llama_cpp.__version__, _commit(llama_cpp), mismatch(lib), callback)
+
+
+def mismatch(lib: ModuleType | Any) -> str:
+    """Return the first struct default that is not the known one as text, or ""."""
+    found = (
+        ("context", lib.llama_context_default_params(), _CONTEXT_DEFAULTS),
+        ("model", lib.llama_model_default_params(), _MODEL_DEFAULTS),
+    )
+    for what, params, known in found:
+        for name, value in known.items():
+            actual = getattr(params, name, None)
+            if actual != value:
+                return f"{what} parameter {name} defaults to {actual}, not {value}"
+    return ""
+
+
+def _commit(package: ModuleType) -> str:
+    """Return ggml's commit as the library was built, so that a snapshot knows its kernels."""
+    from pathlib import Path
+
+    folder = Path(str(package.__file__)).parent / "lib"
+    for name in ("libggml-base.so", "libggml-base.dylib", "ggml-base.dll"):
+        if (folder / name).exists():
+            base = ctypes.CDLL(str(folder / name))
+            base.ggml_commit.restype = ctypes.c_char_p
+            return str(base.ggml_commit().decode("ascii", "replace"))
+    return "unknown"
