@@ -73,4 +73,4 @@ if [ "$group" = bench ]; then
     done
     exit "$missed"
 fi
-exec pytest -m "$select" ${pytest_args[@]+"${pytest_args[@]}"}
+pytest -m "$select" ${pytest_args[@]+"${pytest_args[@]}"}
