@@ -6,21 +6,19 @@ closes in order; a second one breaks off at once.
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
 import threading
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from edgellm.cli import render
+from edgellm.cli.interrupts import interrupts
 from edgellm.core import Done, Failure, Token
 from edgellm.errors import EngineFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
-    from types import FrameType
 
     from edgellm.cli.render import Printer
     from edgellm.core import Event, Request
@@ -102,27 +100,6 @@ def note_cut(done: Done, request: Request, hint: str) -> None:
     asked = request.max_tokens is not None and done.usage.completion_tokens >= request.max_tokens
     if done.finish_reason == "length" and not asked:
         render.warning(f"the answer was cut: the context is full; {hint}")
-
-
-@contextlib.contextmanager
-def interrupts(first: Callable[[], None]) -> Iterator[None]:
-    """Call `first` on the first Ctrl-C; a second one raises KeyboardInterrupt.
-
-    Outside the main thread, where no handler can be set, nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        first()
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class FirstToken:

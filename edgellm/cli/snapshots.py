@@ -27,7 +27,6 @@ RM_EXAMPLES: Final = """
 edgellm snapshots rm 3fa9
 edgellm snapshots rm --all --yes
 """
-MODEL_FIELD: Final = "model"
 _SHOWN_KEY: Final = 12
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
@@ -132,7 +131,9 @@ def _store() -> SnapshotStore:
 
 def _row(entry: SnapshotInfo) -> tuple[str, ...]:
     size = format_bytes(entry.n_bytes)
-    made, model = _day(entry.created_s), entry.field(MODEL_FIELD)
+    # The fingerprint names a model by its architecture and the hash of its content.
+    model = f"{entry.field('architecture')} {entry.field('model')[:_SHOWN_KEY]}".strip()
+    made = _day(entry.created_s)
     return (entry.key[:_SHOWN_KEY], str(entry.n_tokens), size, made, entry.tier, model)
 
 
