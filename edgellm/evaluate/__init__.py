@@ -1,0 +1,1 @@
+"""How far one source of logits is from another: divergence, agreement, perplexity."""
