@@ -73,7 +73,7 @@ def _typer(**settings: object) -> typer.Typer:
 
 
 app = _typer(name="edgellm", epilog=_epilog(EXAMPLES), invoke_without_command=True)
-_snapshots = _typer(epilog=_epilog(snapshots.LS_EXAMPLES), invoke_without_command=True)
+_snapshots = _typer(epilog=_epilog(snapshots.EXAMPLES), invoke_without_command=True)
 
 _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] = (
     (app, "run", run.run, run.EXAMPLES),

@@ -129,8 +129,10 @@ class JsonPrinter:
     """Events as JSON lines on stdout, one object a line."""
 
     def event(self, event: Event) -> None:
-        """Write the event."""
+        """Write the event; a failure also shows on stderr, as every error does."""
         json_line(event_to_wire(event))
+        if isinstance(event, Failure):
+            error(event.message)
 
 
 class TextPrinter:

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
     from edgellm.store.snapshots import SnapshotInfo, SnapshotStore
 
+EXAMPLES: Final = """
+edgellm snapshots ls
+edgellm snapshots check --fix
+edgellm snapshots rm --all
+"""
 LS_EXAMPLES: Final = """
 edgellm snapshots ls
 edgellm snapshots ls --json

@@ -306,10 +306,10 @@ def test_failure_in_the_stream_keeps_the_text_and_gives_its_exit_code(
     assert (result.code, result.out, result.err) == (4, "Hello there\n", "error: it broke\n")
 
 
-def test_failure_as_json_is_said_once(cli: Any, fake_model: Callable[..., Path]):
-    """With --json the failure is the last line and stderr stays empty."""
+def test_failure_as_json_is_the_last_line(cli: Any, fake_model: Callable[..., Path]) -> None:
+    """With --json the failure is the last line of stdout, and stderr says it too."""
     result = cli("run", fake_model(failure=4), "hi", "--json")
-    assert (result.code, result.err) == (4, "")
+    assert (result.code, result.err) == (4, "error: it broke\n")
     assert [line["type"] for line in result.lines] == ["token", "token", "error"]
 
 
