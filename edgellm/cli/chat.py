@@ -13,7 +13,7 @@ import typer
 from edgellm.cli.options import AnswerOptions, with_options
 from edgellm.cli.run import ModelArgument  # noqa: TC001  # typer reads the annotations at run time
 from edgellm.core import Message
-from edgellm.errors import EXIT_INTERRUPTED, EdgeLLMError
+from edgellm.errors import EXIT_INTERRUPTED, EdgeLLMError, UsageError
 
 if TYPE_CHECKING:
     from edgellm.cli.answer import Status
@@ -101,6 +101,11 @@ class Chat:
                     return EXIT_INTERRUPTED
                 interrupted = True
                 render.write_err("\n(Ctrl-C again leaves)\n")
+                continue
+            except UsageError as err:  # a line that is not UTF-8: a person types it again
+                if not self._lines.interactive:
+                    raise
+                render.warning(str(err))
                 continue
             interrupted = False
             if text is None:

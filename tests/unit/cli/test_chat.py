@@ -104,7 +104,7 @@ def test_chat_as_json_lines(cli: Any, fake_model: Callable[..., Path]):
 class Typing:
     """A terminal where lines are typed; an exception among them is raised."""
 
-    def __init__(self, *typed: str | type[BaseException]) -> None:
+    def __init__(self, *typed: str | type[BaseException] | BaseException) -> None:
         self.typed = iter(typed)
 
     def __call__(self, prompt: str = "") -> str:
@@ -137,12 +137,13 @@ def test_failed_turn_leaves_no_trace_on_a_terminal(
 @pytest.mark.parametrize(
     ("typed", "code", "n_answers"),
     [
+        ((UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "one"), 0, 1),
         ((KeyboardInterrupt, "one"), 0, 1),
         ((KeyboardInterrupt, "one", KeyboardInterrupt, "two"), 0, 2),
         ((KeyboardInterrupt, KeyboardInterrupt, "one"), 130, 0),
     ],
 )
-def test_interrupt_at_the_prompt(
+def test_interrupt_and_bad_bytes_at_the_prompt(
     cli: Any,
     fake_model: Callable[..., Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +151,7 @@ def test_interrupt_at_the_prompt(
     code: int,
     n_answers: int,
 ):
-    """One Ctrl-C clears the line, a second in a row leaves."""
+    """One Ctrl-C clears the line, a second in a row leaves; a bad line is asked for again."""
     monkeypatch.setattr("builtins.input", Typing(*typed))
     assert cli("chat", fake_model(), terminal=True).code == code
     assert len(cli.sessions[0].requests) == n_answers
