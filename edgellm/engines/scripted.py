@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from edgellm.core import ModelInfo
 from edgellm.engines.base import Vocab
 from edgellm.engines.scripted_memory import ScriptedMemory
-from edgellm.errors import EngineFailed, PromptTooLong, SnapshotIncompatible
+from edgellm.errors import Cancelled, EngineFailed, PromptTooLong, SnapshotIncompatible
 from edgellm.store.state import Fingerprint
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class ScriptedEngine:
         add_bos: whether the vocabulary wants a beginning-of-sequence token.
         fail_at: the N-th decode call, from 1, fails.
         delay_s: time each token takes.
+        restore_moves: a restored memory gives other bits than one that was decoded.
     """
 
     def __init__(
@@ -68,12 +69,15 @@ class ScriptedEngine:
         add_bos: bool = False,
         fail_at: int | None = None,
         delay_s: float = 0.0,
+        restore_moves: bool = False,
     ) -> None:
         turns = (script,) if isinstance(script, str) else tuple(script)
         self._turns = [turn.encode() for turn in turns] or [b""]
         self._kind = memory
         self._memory = ScriptedMemory(
-            "\x00".join(turns), n_window=n_window if memory == "window" else 0
+            "\x00".join(turns),
+            n_window=n_window if memory == "window" else 0,
+            restore_moves=restore_moves,
         )
         self._n_batch = n_batch
         self._add_bos = add_bos
@@ -151,13 +155,13 @@ class ScriptedEngine:
                 f"{len(ids)} tokens after {self.position} do not fit a context of {self.n_ctx}"
             )
         self._n_calls += 1
-        self._cancelled.clear()
         if self._n_calls == self._fail_at:
-            self._fail("the scripted engine failed, as it was told to")
+            self._memory.truncate(0)
+            raise EngineFailed("the scripted engine failed, as it was told to")
         for start in range(0, len(ids), self._n_batch):
             chunk = ids[start : start + self._n_batch]
-            if self._delay_s and self._cancelled.wait(self._delay_s * len(chunk)):
-                self._fail("decode was cancelled")
+            if self._cancelled.wait(self._delay_s * len(chunk)):
+                raise Cancelled("decode was cancelled")
             self._memory.append(chunk)
         first = self.position - (len(ids) if logits == "all" else 1)
         rows = self._memory.noise(first, N_VOCAB)
@@ -171,6 +175,11 @@ class ScriptedEngine:
         if self._kind == "recurrent" and n_tokens not in {0, self.position}:
             return False
         return self._memory.truncate(n_tokens)
+
+    @property
+    def restore_moves(self) -> bool:
+        """Return whether a restored memory gives other bits than one that was decoded."""
+        return self._memory.restore_moves
 
     def snapshot_block(self) -> str:
         """Return why state cannot be captured and restored exactly, or ""."""
@@ -200,17 +209,17 @@ class ScriptedEngine:
         return Fingerprint(tuple(sorted(hard.items())), (("n_batch", str(self._n_batch)),))
 
     def cancel(self) -> None:
-        """Make a running `decode` fail soon."""
+        """Make a running `decode`, and later ones, stop soon."""
         self._cancelled.set()
+
+    def resume(self) -> None:
+        """Take `cancel` back."""
+        self._cancelled.clear()
 
     def close(self) -> None:
         """Forget everything; further calls of `decode` fail."""
         self._closed = True
         self._memory.truncate(0)
-
-    def _fail(self, message: str) -> None:
-        self._memory.truncate(0)
-        raise EngineFailed(message)
 
     def _next_token(self, text: str, n_tokens: int) -> int:
         """Return what the script says after the first `n_tokens` of the memory.

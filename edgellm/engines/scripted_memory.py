@@ -34,18 +34,21 @@ class ScriptedMemory:
     Args:
         content: stands for the model's weights.
         n_window: tokens the window layers see; 0 has no such layers.
+        restore_moves: logits also depend on where the memory was last restored.
     """
 
     n_channels = N_CHANNELS
 
-    def __init__(self, content: str, *, n_window: int) -> None:
+    def __init__(self, content: str, *, n_window: int, restore_moves: bool = False) -> None:
         self.content_id = hashlib.sha256(content.encode()).hexdigest()
         self.n_window = n_window
+        self.restore_moves = restore_moves
         self.n_layers = N_DENSE_LAYERS + (N_WINDOW_LAYERS if n_window else 0)
         self.n_tokens = 0
         self._key = np.uint64(int(self.content_id[:16], 16))
         # Where the window layers' rows start: a restore brings the last ones only.
         self._window_first = 0
+        self._n_restored = 0
         self.allocate(0)
 
     @property
@@ -97,11 +100,12 @@ class ScriptedMemory:
         Returns:
             Shape (n_tokens - first, n_vocab).
         """
-        dense, window = self._sums[:, : self.n_tokens].cumsum(axis=1)
-        seen: NDArray[np.uint64] = dense + window
+        dense, window = self._sums[:, : self.n_tokens].cumsum(axis=1, dtype=np.uint64)
+        seen = dense + window + np.uint64(self._n_restored)
         if self.n_window:
             seen[self.n_window :] -= window[: -self.n_window]
-        grid = _mix(_mix(seen[first:, None]) + np.arange(n_vocab, dtype=np.uint64))
+        tokens = np.arange(n_vocab, dtype=np.uint64)
+        grid = _mix(_mix(seen[first:, None]) + tokens)
         return (grid >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
 
     def truncate(self, n_tokens: int) -> bool:
@@ -113,6 +117,7 @@ class ScriptedMemory:
         self.n_tokens = n_tokens
         if n_tokens == 0:
             self._window_first = 0
+            self._n_restored = 0
         return True
 
     def capture(self) -> KVState:
@@ -152,6 +157,7 @@ class ScriptedMemory:
         self._add_up(0, state.n_tokens)
         self.n_tokens = state.n_tokens
         self._window_first = first
+        self._n_restored = state.n_tokens if self.restore_moves else 0
 
     def _add_up(self, first: int, last: int) -> None:
         """Sum hashes of the rows from `first` to `last`, each with its layer, role and position."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from edgellm.errors import EngineFailed
+from edgellm.errors import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +69,8 @@ class Decoding:
         n_ctx: end with `length` when the memory holds so many tokens.
         on_first: called once, after the first piece with text was handed out, at the latest when
             the iteration ends, however it ends.
-        cancelled: asked before each token; True ends the answer.
+        cancelled: asked before each token; True ends the answer, as does an engine that was told to
+            stop.
     """
 
     def __init__(
@@ -160,12 +161,7 @@ class Decoding:
         started_s = perf_counter()
         try:
             self._logits = self._engine.decode(self._tokens[-1:])[0]
-        except EngineFailed:
-            # An engine stopped by `cancel` fails too; then it is what was asked for. Its memory is
-            # empty afterwards.
-            if not self._cancelled():
-                raise
-            self._n_decoded = 0
+        except Cancelled:
             self._finish = "cancelled"
             return
         finally:

@@ -155,11 +155,11 @@ def _top_k(logits: NDArray[np.float32], k: int) -> tuple[NDArray[np.intp], NDArr
     # Not `>=`: with a NaN for threshold all are kept, and the check below finds it.
     tokens = np.flatnonzero(~(logits < threshold))
     values = logits[tokens].astype(np.float64)
+    best = float(values.max())
+    _check_finite(best)
     if len(tokens) > k:
         order = np.argsort(-values, kind="stable")[:k]
         tokens, values = tokens[order], values[order]
-    best = float(values.max())
-    _check_finite(best)
     return tokens, values - best
 
 
