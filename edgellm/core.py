@@ -298,8 +298,7 @@ def event_from_wire(value: Mapping[str, Any]) -> Event:
     kind = _EVENTS.get(str(value.get("type")))
     if kind is None:
         raise UsageError(f"unknown event type {value.get('type')!r}")
-    event = kind.from_wire(value)
-    return event  # type: ignore[return-value]  # every value of _EVENTS is an Event
+    return kind.from_wire(value)  # type: ignore[return-value]  # every value of _EVENTS is one
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ import errno
 import os
 import secrets
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from edgellm.errors import DoesNotFit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     Fault = Callable[[str, str], None]
 
@@ -144,7 +144,7 @@ class AtomicWriter:
         if self._file is not None:
             self._file.close()  # Windows cannot rename an open file
         self._fault("rename", str(self.final))
-        os.replace(self.temp, self.final)
+        self.temp.replace(self.final)
         self._fault("fsync_dir", str(self.final.parent))
         fsync_dir(self.final.parent)
 

@@ -65,6 +65,27 @@ class EngineSettings:
     flash_attention: FlashAttention = "auto"
 
 
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an engine made of its settings.
+
+    Attributes:
+        name: library and version.
+        n_batch: tokens per decode call.
+        n_threads: CPU threads.
+        n_gpu_layers: layers on a GPU.
+        kv_type: type of keys and values.
+        flash_attention: `on` or `off`; "" before the first `reserve`.
+    """
+
+    name: str
+    n_batch: int
+    n_threads: int
+    n_gpu_layers: int
+    kv_type: str
+    flash_attention: str
+
+
 class Engine(Protocol):
     """One loaded model with one sequence."""
 
@@ -142,6 +163,9 @@ class Engine(Protocol):
 
     def fingerprint(self) -> Fingerprint:
         """Return what a snapshot must agree with, as of now."""
+
+    def facts(self) -> EngineFacts:
+        """Return the settings as they were resolved."""
 
     def cancel(self) -> None:
         """Make a running `decode`, and later ones, stop soon; callable from any thread."""

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 from edgellm.core import ModelInfo
-from edgellm.engines.base import Vocab
+from edgellm.engines.base import EngineFacts, Vocab
 from edgellm.engines.scripted_memory import ScriptedMemory
 from edgellm.errors import Cancelled, EngineFailed, PromptTooLong, SnapshotIncompatible
 from edgellm.store.state import Fingerprint
@@ -207,6 +207,10 @@ class ScriptedEngine:
             "model": self._memory.content_id,
         }
         return Fingerprint(tuple(sorted(hard.items())), (("n_batch", str(self._n_batch)),))
+
+    def facts(self) -> EngineFacts:
+        """Return the settings."""
+        return EngineFacts("scripted", self._n_batch, 1, 0, "f16", "off")
 
     def cancel(self) -> None:
         """Make a running `decode`, and later ones, stop soon."""

@@ -20,10 +20,8 @@ def available_threads(v2: Path = _CGROUP_V2, v1: Path = _CGROUP_V1) -> int:
         v2: the `cpu.max` file of cgroup v2.
         v1: the CPU controller's folder of cgroup v1.
     """
-    if hasattr(os, "sched_getaffinity"):
-        n = len(os.sched_getaffinity(0))
-    else:
-        n = os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    n = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota = _quota_v2(v2) or _quota_v1(v1)
     return max(1, min(n, quota or n))
 

@@ -108,7 +108,9 @@ def _part(reader: _Reader, layout: Layout, kind: Any, n_tokens: int) -> Part:
         raise SnapshotIncompatible(f"a full cache starts at position {first}")
     v_trans, n_layers = reader.u32(), reader.u32()
     if v_trans != int(layout.v_trans) or n_layers > _MAX_LAYERS:
-        raise SnapshotIncompatible(f"v_trans {v_trans} with {n_layers} layers is not this context's")
+        raise SnapshotIncompatible(
+            f"v_trans {v_trans} with {n_layers} layers is not this context's"
+        )
     sections = [_rows(reader, n_cells, order, layer, "K") for layer in range(n_layers)]
     if layout.has_v:
         read = _columns if layout.v_trans else _rows
@@ -163,7 +165,9 @@ def _elements(data: NDArray[np.uint8], element: int) -> NDArray[Any]:
     """View rows of bytes as rows of elements; copies only when the bytes lie at an odd address."""
     dtype = _DTYPES[element]
     if data.shape[1] % element:
-        raise SnapshotIncompatible(f"rows of {data.shape[1]} bytes do not hold {element}-byte values")
+        raise SnapshotIncompatible(
+            f"rows of {data.shape[1]} bytes do not hold {element}-byte values"
+        )
     if data.ctypes.data % element:
         data = data.copy()
     return data.view(dtype)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from edgellm.engines.base import EngineFacts
 from edgellm.engines.llamacpp import blob, facts
 from edgellm.engines.llamacpp.context import ABORTED, Context
 from edgellm.engines.llamacpp.library import load
@@ -63,10 +65,12 @@ class LlamaCppEngine:
         self._kv_type = facts.kv_type_id(settings.kv_type)
         self._content_id = content_id(path, header)
         self._model = self._load(path)
+        self._n_gpu_layers = facts.offloaded_layers(self.library.log)
         self._vocabulary = Vocabulary(self.library, self._model)
         self._context: Context | None = None
         self._cancel = ctypes.create_string_buffer(2)  # see Context: the abort callback reads it
         self._block = facts.snapshot_block(self.library, self._model, self.model)
+        self._side = ThreadPoolExecutor(1, "edgellm-prefill")
 
     def _load(self, path: Path) -> Any:
         lib, log = self.library.lib, self.library.log
@@ -150,13 +154,31 @@ class LlamaCppEngine:
         if self._cancel.raw[0]:
             raise Cancelled("the decode was stopped")
         self.library.log.mark()
-        code = context.decode(chunk, start, every=every)
+        code = self._interruptible(context, chunk, start, every=every)
         if code == ABORTED:
             raise Cancelled("the decode was stopped")
         if code:
             context.clear()
             reason = self.library.log.errors()
             raise EngineFailed(f"decode of {chunk.size} tokens at {start} gave {code}: {reason}")
+
+    def _interruptible(
+        self, context: Context, chunk: NDArray[np.int32], start: int, *, every: bool
+    ) -> int:
+        """Decode a long chunk in another thread, so that this one can still take a signal.
+
+        A chunk of a large model takes seconds; the interpreter runs signal handlers only when the
+        main thread is not inside a C function. One token is not worth the hand-over.
+        """
+        if chunk.size == 1:
+            return context.decode(chunk, start, every=every)
+        running = self._side.submit(context.decode, chunk, start, every=every)
+        try:
+            return running.result()
+        except BaseException:  # a handler raised: the C code must be out before it is unwound
+            self.cancel()
+            running.exception()
+            raise
 
     def truncate(self, n_tokens: int) -> bool:
         """Forget all but the first `n_tokens`, where that leaves the memory as it once was."""
@@ -219,12 +241,20 @@ class LlamaCppEngine:
         """Take `cancel` back."""
         self._cancel[0] = b"\0"
 
-    def flash_attention(self) -> str:
-        """Return `on` or `off` as the engine resolved it, `` before the first `reserve`."""
-        return self._context.flash_attention if self._context else ""
+    def facts(self) -> EngineFacts:
+        """Return the settings as they were resolved."""
+        return EngineFacts(
+            name=f"llama.cpp {self.library.version} (ggml {self.library.commit})",
+            n_batch=self.settings.n_batch,
+            n_threads=self.n_threads,
+            n_gpu_layers=self._n_gpu_layers,
+            kv_type=self.settings.kv_type,
+            flash_attention=self._context.flash_attention if self._context else "",
+        )
 
     def close(self) -> None:
         """Free the model. Calling it again does nothing."""
+        self._side.shutdown()
         if self._context:
             self._context.close()
             self._context = None

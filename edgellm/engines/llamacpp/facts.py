@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import UsageError
@@ -13,12 +14,13 @@ if TYPE_CHECKING:
     from edgellm.core import ModelInfo
     from edgellm.engines.llamacpp.context import Context
     from edgellm.engines.llamacpp.engine import LlamaCppEngine
-    from edgellm.engines.llamacpp.library import Library
+    from edgellm.engines.llamacpp.library import Library, LogRing
 
 KV_TYPES: Final = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
 _PARSED: Final = ("dense", "window", "mla")
 _ROTATION_VARIABLE: Final = "LLAMA_ATTN_ROT_DISABLE"  # read by llama.cpp for quantised KV types
+_OFFLOADED: Final = re.compile(r"offloaded (\d+)/\d+ layers")
 _MEMORY_PHRASES: Final = ("failed to allocate", "out of memory", "unable to allocate", "bad_alloc")
 
 
@@ -36,6 +38,12 @@ def kv_type_id(name: str) -> int:
 def is_memory_error(reason: str) -> bool:
     """Return whether the engine's log speaks of memory it could not have."""
     return any(phrase in reason.lower() for phrase in _MEMORY_PHRASES)
+
+
+def offloaded_layers(log: LogRing) -> int:
+    """Return how many layers the library says it put on a GPU while it loaded the model."""
+    found = log.search(_OFFLOADED)
+    return int(found.group(1)) if found else 0
 
 
 def snapshot_block(library: Library, model: Any, info: ModelInfo) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -61,12 +62,11 @@ class LogRing:
             *whole, self._partial = (self._partial + text).split("\n")
             self._lines.extend((self._level, line) for line in whole if line.strip())
 
-    def mark(self) -> int:
-        """Clear the ring and return 0: what follows belongs to the next call."""
+    def mark(self) -> None:
+        """Forget what was said: what follows belongs to the next call."""
         with self._lock:
             self._lines.clear()
             self._partial = ""
-        return 0
 
     def errors(self, n: int = 3) -> str:
         """Return the last `n` error lines (or warnings, if there are none) as one line."""
@@ -78,8 +78,13 @@ class LogRing:
 
     def contains(self, text: str) -> bool:
         """Return whether any line since the last `mark` holds `text`."""
+        return self.search(re.compile(re.escape(text))) is not None
+
+    def search(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Return the first match in the lines since the last `mark`."""
         with self._lock:
-            return any(text in line for _, line in self._lines)
+            matches = (pattern.search(line) for _, line in self._lines)
+            return next((match for match in matches if match), None)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,115 @@
+"""edgellm: convert, quantise and run language models on your own machine, and start warm.
+
+import edgellm
+
+with edgellm.load("model.gguf", system="You answer in one sentence.") as llm:
+    for event in llm.stream("Why is the sky blue?"):
+        if isinstance(event, edgellm.Token):
+            print(event.text, end="", flush=True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgellm.core import (
+    Done,
+    Event,
+    Failure,
+    Message,
+    Mode,
+    ModelInfo,
+    Request,
+    Sampling,
+    SnapshotUse,
+    Switch,
+    Tier,
+    Timings,
+    Token,
+    Usage,
+    Warn,
+)
+from edgellm.errors import EdgeLLMError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from edgellm.runtime.llm import LLM
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Done",
+    "EdgeLLMError",
+    "Event",
+    "Failure",
+    "Message",
+    "Mode",
+    "ModelInfo",
+    "Request",
+    "Sampling",
+    "SnapshotUse",
+    "Switch",
+    "Tier",
+    "Timings",
+    "Token",
+    "Usage",
+    "Warn",
+    "__version__",
+    "load",
+]
+
+
+def load(
+    path: str | PathLike[str],
+    *,
+    system: str | None = None,
+    n_ctx: int | None = None,
+    n_batch: int = 512,
+    n_threads: int = 0,
+    n_gpu_layers: int | None = None,
+    kv_type: str = "f16",
+    flash_attention: str = "auto",
+    chat_template: str | None = None,
+    snapshot: str | Tier = Tier.EXACT,
+    mode: str | Mode = Mode.PRIVATE,
+    isolation: str = "none",
+) -> LLM:
+    """Open a model; use it in a `with` block, or call `close`.
+
+    Args:
+        path: a GGUF file.
+        system: the system prompt of every request that brings none of its own.
+        n_ctx: context in tokens; None takes min(the model's, max(4096, prompt + 1024)).
+        n_batch: tokens per decode call.
+        n_threads: CPU threads; 0 takes the CPU quota.
+        n_gpu_layers: layers on the GPU; None puts there what fits.
+        kv_type: type of keys and values, such as `f16` or `q8_0`.
+        flash_attention: `auto`, `on` or `off`.
+        chat_template: Jinja source that replaces the model's own.
+        snapshot: `exact` keeps the state of the system prompt on disk, `off` does not.
+        mode: which routes a request may take; `private` and `offline` stay on this machine.
+        isolation: where the engine runs; `none` is this process.
+
+    Raises:
+        ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused.
+        EngineUnavailable: no engine is installed; the error names the command.
+        UsageError: an option has an unknown value.
+        DoesNotFit: the model does not fit the memory.
+    """
+    from edgellm.runtime.llm import open_llm
+
+    return open_llm(
+        path,
+        system=system,
+        n_ctx=n_ctx,
+        n_batch=n_batch,
+        n_threads=n_threads,
+        n_gpu_layers=n_gpu_layers,
+        kv_type=kv_type,
+        flash_attention=flash_attention,
+        chat_template=chat_template,
+        snapshot=snapshot,
+        mode=mode,
+        isolation=isolation,
+    )

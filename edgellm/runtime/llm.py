@@ -1,0 +1,140 @@
+"""LLM: the friendly face of a session for Python programs: strings in, events or text out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from edgellm.core import Message, Mode, Request, Sampling, Tier
+from edgellm.engines.base import EngineSettings, FlashAttention
+from edgellm.errors import UsageError
+from edgellm.runtime.local import open_session
+from edgellm.runtime.session import Isolation, SessionOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from os import PathLike
+    from types import TracebackType
+
+    from edgellm.core import Done, Event, ModelInfo
+    from edgellm.runtime.session import Session, SessionFacts
+
+
+class LLM:
+    """A loaded model. Requests are answered one at a time."""
+
+    def __init__(self, session: Session, system: str | None = None) -> None:
+        self._session = session
+        self.system = system
+
+    @property
+    def model(self) -> ModelInfo:
+        """Return what the model file says of itself."""
+        return self._session.model
+
+    def facts(self) -> SessionFacts:
+        """Return the settings as they were resolved."""
+        return self._session.facts()
+
+    def stream(
+        self,
+        prompt: str | Sequence[Message] | Request,
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
+    ) -> Iterator[Event]:
+        """Answer piece by piece; the last event is `Done` or `Failure`.
+
+        Args:
+            prompt: a question, a conversation, or a whole `Request`, which then says all the rest.
+            max_tokens: stop after this many answer tokens; None answers until the end of turn.
+            stop: texts that end the answer.
+            sampling: how tokens are chosen.
+        """
+        return self._session.stream(self._request(prompt, max_tokens, stop, sampling))
+
+    def generate(
+        self,
+        prompt: str | Sequence[Message] | Request,
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        sampling: Sampling | None = None,
+    ) -> Done:
+        """Answer whole; the text is in `.text`. Arguments as in `stream`.
+
+        Raises:
+            EdgeLLMError: the answer failed.
+        """
+        return self._session.generate(self._request(prompt, max_tokens, stop, sampling))
+
+    def _request(
+        self,
+        prompt: str | Sequence[Message] | Request,
+        max_tokens: int | None,
+        stop: Sequence[str],
+        sampling: Sampling | None,
+    ) -> Request:
+        if isinstance(prompt, Request):
+            if max_tokens is not None or stop or sampling is not None:
+                raise UsageError("a Request carries its own max_tokens, stop and sampling")
+            return prompt
+        messages = (Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
+        if self.system is not None and not any(m.role == "system" for m in messages):
+            messages = (Message("system", self.system), *messages)
+        return Request(messages, max_tokens, tuple(stop), sampling or Sampling())
+
+    def cancel(self) -> None:
+        """End the running answer soon; callable from any thread."""
+        self._session.cancel()
+
+    def close(self) -> None:
+        """Free the model; snapshots being written get at most two seconds."""
+        self._session.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_llm(path: str | PathLike[str], *, system: str | None, **options: Any) -> LLM:
+    """Open a model as `edgellm.load` describes, whose arguments these are."""
+    engine = EngineSettings(
+        n_batch=options["n_batch"],
+        n_threads=options["n_threads"],
+        n_gpu_layers=options["n_gpu_layers"],
+        kv_type=options["kv_type"],
+        flash_attention=_one_of("flash_attention", options["flash_attention"], FlashAttention),
+    )
+    session_options = SessionOptions(
+        engine=engine,
+        n_ctx=options["n_ctx"],
+        snapshot=_member("snapshot", options["snapshot"], Tier),
+        chat_template=options["chat_template"],
+        mode=_member("mode", options["mode"], Mode),
+        isolation=_one_of("isolation", options["isolation"], Isolation),
+    )
+    return LLM(open_session(Path(path), session_options), system)
+
+
+def _one_of(name: str, value: str, literal: Any) -> Any:
+    known: Sequence[str] = get_args(literal)
+    if value not in known:
+        raise UsageError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+    return value
+
+
+def _member(name: str, value: object, kind: type[Any]) -> Any:
+    try:
+        return kind(value)
+    except ValueError as err:
+        known = ", ".join(member.value for member in kind)
+        raise UsageError(f"{name} must be one of {known}, not {value!r}") from err

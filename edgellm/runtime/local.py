@@ -1,0 +1,304 @@
+"""LocalSession: the engine in this process (`isolation="none"`), one request at a time."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from edgellm.core import Done, Failure, Mode, Tier, Timings, Token, Usage, Warn
+from edgellm.errors import (
+    Cancelled,
+    EdgeLLMError,
+    EngineFailed,
+    PromptTooLong,
+    SnapshotIncompatible,
+)
+from edgellm.prompt.boundary import prompt_encoder, stable_prefix
+from edgellm.prompt.template import make_prompter
+from edgellm.runtime.generate import Decoding
+from edgellm.runtime.live import live_after, make_prompt
+from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller, save_later
+from edgellm.runtime.sampling import Sampler
+from edgellm.runtime.session import SessionFacts, SessionOptions
+from edgellm.runtime.text import TextJoiner
+from edgellm.store.background import SnapshotWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from edgellm.core import Event, Message, Request
+    from edgellm.engines.base import Engine
+    from edgellm.runtime.live import Live, Prompt
+    from edgellm.runtime.prefill import Prefilled
+    from edgellm.store.snapshots import SnapshotStore
+
+MIN_AUTO_CTX: Final = 4096
+ANSWER_ROOM: Final = 1024
+
+
+def open_session(path: Path, options: SessionOptions) -> LocalSession:
+    """Load a model with the engine that its file asks for.
+
+    Raises:
+        ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused.
+        EngineUnavailable: no engine is installed.
+        DoesNotFit, EngineFailed: the engine cannot load it.
+    """
+    from edgellm.engines.llamacpp import LlamaCppEngine
+    from edgellm.paths import snapshots_dir
+    from edgellm.store.snapshots import SnapshotStore
+
+    started = perf_counter()
+    engine = LlamaCppEngine(path, options.engine)
+    store = SnapshotStore(snapshots_dir()) if options.snapshot is not Tier.OFF else None
+    try:
+        session = LocalSession(engine, options, store=store)
+    except EdgeLLMError:
+        engine.close()
+        raise
+    session.load_ms = (perf_counter() - started) * 1000
+    return session
+
+
+class LocalSession:
+    """A `Session` over an engine in this process.
+
+    Args:
+        engine: loaded; the session closes it.
+        options: how to answer.
+        store: where snapshots lie; None turns them off.
+        clock: the time that templates see.
+        min_snapshot_tokens: the shortest prefix that is kept.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: SessionOptions | None = None,
+        *,
+        store: SnapshotStore | None = None,
+        clock: Callable[[], datetime] = datetime.now,
+        min_snapshot_tokens: int = MIN_SNAPSHOT_TOKENS,
+    ) -> None:
+        self.engine = engine
+        self.model = engine.model
+        self.options = options or SessionOptions()
+        self.load_ms = 0.0
+        self._clock = clock
+        vocab = self._vocab = engine.vocab()
+        self._prompter = make_prompter(
+            self.options.chat_template or engine.model.chat_template,
+            bos_text=vocab.bos_text,
+            eos_text=vocab.eos_text,
+        )
+        special = not self._prompter.fallback
+        self._encode = prompt_encoder(engine.tokenize, bos_text=vocab.bos_text, special=special)
+        block = engine.snapshot_block()
+        kept = None if block or self.options.snapshot is Tier.OFF else store
+        self._prefiller = Prefiller(
+            engine, kept, off_reason=block or "asked", min_tokens=min_snapshot_tokens
+        )
+        self._writer = SnapshotWriter(kept) if kept else None
+        self._warnings = self._opening_warnings(block)
+        self._live: Live | None = None
+        self._stopped = threading.Event()
+        self._closed = False
+
+    def _opening_warnings(self, block: str) -> list[str]:
+        """Return what is said once, with the first answer."""
+        said = []
+        if self._prompter.fallback:
+            said.append("the model has no chat template: it gets raw text")
+        if block and self.options.snapshot is not Tier.OFF:
+            said.append(f"prefix snapshots are off: {block}")
+        if self.options.mode in (Mode.PREFER_LOCAL, Mode.PREFER_CLOUD):
+            said.append(
+                f"mode {self.options.mode.value}: no endpoint is set up, answers stay local"
+            )
+        return said
+
+    def facts(self) -> SessionFacts:
+        """Return the resolved settings."""
+        from edgellm.kernels import isa
+
+        facts = self.engine.facts()
+        return SessionFacts(
+            engine=facts.name,
+            n_ctx=self.engine.n_ctx,
+            n_batch=facts.n_batch,
+            n_threads=facts.n_threads,
+            n_gpu_layers=facts.n_gpu_layers,
+            kv_type=facts.kv_type,
+            flash_attention=facts.flash_attention,
+            kernels=isa(),
+            load_ms=self.load_ms,
+        )
+
+    def stream(self, request: Request) -> Iterator[Event]:
+        """Answer a request piece by piece."""
+        try:
+            yield from self._answer(request)
+        except EdgeLLMError as err:
+            yield Failure(err.code, str(err), err.exit_code)
+
+    def generate(self, request: Request) -> Done:
+        """Answer a request whole."""
+        for event in self._answer(request):
+            if isinstance(event, Done):
+                return event
+        raise EngineFailed("the answer ended without a result")
+
+    def _answer(self, request: Request) -> Iterator[Event]:
+        if self._closed:
+            raise EngineFailed("the session is closed")
+        self._stopped.clear()
+        self.engine.resume()
+        started = perf_counter()
+        while self._warnings:
+            yield Warn(self._warnings.pop(0))
+        sampler = Sampler(request.sampling, self._vocab.n_tokens)
+        live, self._live = self._live, None  # until the answer ends in order, nothing is known
+        try:
+            prompt = self._prompt(request.messages, live)
+            filled = self._fill(prompt, live)
+        except Cancelled:
+            self.engine.resume()
+            if self.engine.n_ctx:
+                self.engine.truncate(0)
+            yield Done("", "cancelled", seed=sampler.seed)
+            return
+        yield from self._decode(request, prompt, filled, sampler, started)
+
+    def _prompt(self, messages: Sequence[Message], live: Live | None) -> Prompt:
+        now = self._clock()
+
+        def render(conversation: Sequence[Message], at: datetime) -> str:
+            return self._prompter.render(conversation, now=at)
+
+        boundary = stable_prefix(render, messages, self._encode, self._vocab.special_ids, now)
+        special = not self._prompter.fallback
+        return make_prompt(
+            render(messages, now),
+            boundary,
+            live,
+            lambda more: self.engine.tokenize(more, special=special, add_bos=False),
+        )
+
+    def _fill(self, prompt: Prompt, live: Live | None) -> Prefilled:
+        n = len(prompt.tokens)
+        wanted = self.options.n_ctx or self._auto_ctx(n)
+        if n >= wanted:
+            raise PromptTooLong(
+                f"the prompt has {n} tokens, the context holds {wanted} and the answer needs some",
+                hint="shorten it or use a larger --ctx",
+            )
+        if wanted > self.engine.n_ctx:
+            live = self._grow(wanted, live)
+        return self._prefiller.run(prompt, live)
+
+    def _auto_ctx(self, n_prompt: int) -> int:
+        """Return min(the model's, max(4096, prompt + room)); once there is one, grow it twofold."""
+        wanted = max(MIN_AUTO_CTX, n_prompt + ANSWER_ROOM)
+        if wanted > self.engine.n_ctx > 0:
+            wanted = max(wanted, 2 * self.engine.n_ctx)
+        return min(self.model.n_ctx_train, wanted)
+
+    def _grow(self, n_ctx: int, live: Live | None) -> Live | None:
+        """Make the context larger and carry the live memory over."""
+        state = None
+        if live is not None and not self.engine.snapshot_block():
+            try:
+                state = self.engine.capture()
+            except SnapshotIncompatible:
+                live = None
+        self.engine.reserve(n_ctx)
+        if state is None:
+            return None
+        self.engine.restore(state)
+        return live
+
+    def _decode(
+        self,
+        request: Request,
+        prompt: Prompt,
+        filled: Prefilled,
+        sampler: Sampler,
+        started: float,
+    ) -> Iterator[Event]:
+        sampler.prime(prompt.tokens)
+        state, writer = filled.pending, self._writer
+        decoding = Decoding(
+            self.engine,
+            filled.logits,
+            sampler,
+            TextJoiner(request.stop),
+            max_tokens=request.max_tokens,
+            n_ctx=self.engine.n_ctx,
+            on_first=(
+                None
+                if state is None or writer is None
+                else lambda: save_later(writer, self.engine, prompt, state)
+            ),
+            cancelled=self._stopped.is_set,
+        )
+        texts: list[str] = []
+        ttft_s = 0.0
+        try:
+            for piece in decoding:
+                ttft_s = ttft_s or perf_counter() - started
+                if piece.text:
+                    texts.append(piece.text)
+                    yield Token(len(texts) - 1, piece.text)
+        finally:
+            outcome = decoding.outcome
+            self._live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
+        yield Done(
+            text="".join(texts),
+            finish_reason=outcome.finish_reason,
+            usage=Usage(len(prompt.tokens), filled.reused_tokens, len(outcome.tokens)),
+            timings=Timings(
+                load_ms=self.load_ms,
+                restore_ms=filled.restore_s * 1000,
+                prefill_ms=filled.prefill_s * 1000,
+                ttft_ms=(ttft_s or perf_counter() - started) * 1000,
+                decode_tokens_per_s=(
+                    outcome.n_decoded / outcome.decode_s if outcome.decode_s else 0.0
+                ),
+            ),
+            snapshot=filled.snapshot,
+            seed=sampler.seed,
+        )
+
+    def _live_after(self, prompt: Prompt, answer: tuple[int, ...], n_decoded: int) -> Live | None:
+        """Describe the memory, or None when the engine does not hold what was decoded."""
+        live = live_after(prompt, answer, n_decoded, self._vocab.piece)
+        return live if self.engine.position == len(live.tokens) else None
+
+    def cancel(self) -> None:
+        """End the running answer soon; callable from any thread and from a signal handler."""
+        self._stopped.set()
+        self.engine.cancel()
+
+    def close(self) -> None:
+        """Wait at most two seconds for a snapshot being written, then free the model."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close()
+        self.engine.close()
+
+    def __enter__(self) -> LocalSession:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,160 @@
+"""Prefill: get a prompt into the engine's memory, from what is live, from disk, or by decoding.
+
+One canonical split: the prompt is decoded in two segments cut at its boundary, always. Snapshots
+off, a cold run and a warm run then make the same calls after the boundary on the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from edgellm.core import SnapshotUse, Tier
+from edgellm.errors import SnapshotIncompatible
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edgellm.engines.base import Engine
+    from edgellm.runtime.live import Live, Prompt
+    from edgellm.store.background import SnapshotWriter
+    from edgellm.store.snapshots import SnapshotStore
+    from edgellm.store.state import KVState
+
+MIN_SNAPSHOT_TOKENS: Final = 128
+"""Shorter prefixes are decoded faster than the file is worth: a few ms against its bytes on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """A prompt that is in memory.
+
+    Attributes:
+        logits: of its last token, shape (n_vocab,).
+        reused_tokens: how many were not decoded anew.
+        restore_s: time to look up, verify and restore.
+        prefill_s: time to decode.
+        snapshot: what the store did.
+        pending: the state to be saved once the answer has begun, or None.
+    """
+
+    logits: NDArray[np.float32]
+    reused_tokens: int
+    restore_s: float
+    prefill_s: float
+    snapshot: SnapshotUse
+    pending: KVState | None
+
+
+class Prefiller:
+    """Fills one engine's memory.
+
+    Args:
+        engine: whose context is reserved.
+        store: where snapshots lie, or None when they are off.
+        off_reason: why they are off.
+        min_tokens: the shortest prefix that is kept.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: SnapshotStore | None,
+        *,
+        off_reason: str = "asked",
+        min_tokens: int = MIN_SNAPSHOT_TOKENS,
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._off = SnapshotUse(Tier.OFF.value, "", f"off: {off_reason}")
+        self._min_tokens = min_tokens
+
+    def run(self, prompt: Prompt, live: Live | None) -> Prefilled:
+        """Bring the memory to the end of the prompt.
+
+        Raises:
+            Cancelled: the engine was stopped; the memory holds some whole chunks.
+            EngineFailed: the engine failed; the memory is empty.
+        """
+        kept = live.continued_by(prompt.tokens) if live else 0
+        if kept and self._engine.truncate(kept):
+            return self._decode_rest(prompt, kept, self._use("live: continues the conversation"))
+        if live and live.shares_prefix(prompt) and self._engine.truncate(prompt.n_prefix):
+            use = self._use("live: same prefix")
+            return self._decode_rest(prompt, prompt.n_prefix, use)
+        self._engine.truncate(0)
+        if not prompt.n_prefix:
+            return self._decode_rest(prompt, 0, self._use("no stable prefix"))
+        return self._from_boundary(prompt)
+
+    def _use(self, reason: str, key: str = "") -> SnapshotUse:
+        return self._off if self._store is None else SnapshotUse(Tier.EXACT.value, key, reason)
+
+    def _from_boundary(self, prompt: Prompt) -> Prefilled:
+        prefix = prompt.tokens[: prompt.n_prefix]
+        started = perf_counter()
+        reason, key, pending = "", "", None
+        if self._store is not None and len(prefix) < self._min_tokens:
+            reason = f"not kept: {len(prefix)} tokens are fewer than {self._min_tokens}"
+        elif self._store is not None:
+            key = self._store.key(self._engine.fingerprint(), prefix)
+            reason = self._restore(self._store, prefix)
+        restore_s = perf_counter() - started
+        if self._engine.position == len(prefix):
+            rest = self._decode_rest(prompt, len(prefix), self._use(reason, key))
+            return replace(rest, restore_s=restore_s)
+        started = perf_counter()
+        self._engine.decode(prefix)
+        state = self._settle(wanted=bool(key))
+        if key and state is None:
+            reason = f"{reason}; cannot be kept"
+        elif key:
+            reason, pending = f"{reason}; being stored", state
+        prefix_s = perf_counter() - started
+        rest = self._decode_rest(prompt, len(prefix), self._use(reason, key))
+        return replace(
+            rest,
+            reused_tokens=0,
+            restore_s=restore_s,
+            prefill_s=rest.prefill_s + prefix_s,
+            pending=pending,
+        )
+
+    def _restore(self, store: SnapshotStore, prefix: tuple[int, ...]) -> str:
+        """Restore the prefix if the store has it; return the reason phrase either way."""
+        from edgellm.store.snapshots import Miss
+
+        found = store.lookup(self._engine.fingerprint(), prefix)
+        if isinstance(found, Miss):
+            return f"miss: {found.reason}"
+        try:
+            self._engine.restore(found.state)
+        except SnapshotIncompatible as err:
+            return f"miss: {err.message}"
+        changed = "; ".join(found.soft_changes)
+        return f"hit, rounding may differ ({changed})" if changed else "hit"
+
+    def _settle(self, *, wanted: bool) -> KVState | None:
+        """Copy the state out at the boundary, and back in where a warm run's would lie elsewhere."""
+        moves = self._engine.restore_moves
+        if not (wanted or moves) or self._engine.snapshot_block():
+            return None
+        try:
+            state = self._engine.capture()
+        except SnapshotIncompatible:
+            return None
+        if moves:
+            self._engine.restore(state)
+        return state if wanted else None
+
+    def _decode_rest(self, prompt: Prompt, reused: int, use: SnapshotUse) -> Prefilled:
+        started = perf_counter()
+        logits = self._engine.decode(prompt.tokens[reused:])[0]
+        return Prefilled(logits, reused, 0.0, perf_counter() - started, use, None)
+
+
+def save_later(writer: SnapshotWriter, engine: Engine, prompt: Prompt, state: KVState) -> None:
+    """Hand a captured state to the writing thread."""
+    writer.submit(engine.fingerprint(), prompt.tokens[: prompt.n_prefix], state)
