@@ -50,7 +50,9 @@ def parse_bytes(text: str) -> int:
     factor = _FACTORS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
         known = ", ".join(unit for unit in _FACTORS if unit)
-        raise UsageError(f"{text!r} is not a size in bytes", hint=f"use a number and one of {known}")
+        raise UsageError(
+            f"{text!r} is not a size in bytes", hint=f"use a number and one of {known}"
+        )
     return int(float(match.group(1)) * factor)
 
 
