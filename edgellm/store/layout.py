@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from edgellm.store.header import PartRow, SectionRow, SnapshotHeader
 
 MAGIC: Final = b"EDGEKV1\0"
-MAGIC_FAMILY: Final = MAGIC[:6]
 END_MAGIC: Final = b"EDGEKVE\0"
 PREAMBLE: Final = struct.Struct("<8sI")
 """Magic and the header's length; the header's JSON follows."""

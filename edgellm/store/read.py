@@ -100,9 +100,7 @@ def _read_header(file: BinaryIO, status: os.stat_result) -> tuple[SnapshotHeader
     preamble = bytearray(layout.PREAMBLE.size)
     read_exactly(file, preamble)
     magic, header_bytes = layout.PREAMBLE.unpack(preamble)
-    if magic != layout.MAGIC:
-        if magic.startswith(layout.MAGIC_FAMILY) and magic != layout.END_MAGIC:
-            raise SnapshotIncompatible(f"file type {magic!r}, this version reads {layout.MAGIC!r}")
+    if magic != layout.MAGIC:  # a later one would lie in a folder of its own
         raise SnapshotCorrupt("not a snapshot")
     if header_bytes > min(layout.MAX_HEADER_BYTES, status.st_size):
         raise SnapshotCorrupt(f"a header of {header_bytes} bytes in a file of {status.st_size}")

@@ -1,0 +1,160 @@
+"""Snapshot files that were damaged or made to deceive: a miss, every one, and nothing worse."""
+
+from __future__ import annotations
+
+import random
+import resource
+import struct
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edgellm.store import layout
+from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKENS = list(range(12))
+N_MUTATIONS = 1000
+MAX_PEAK_BYTES = 4 << 20
+
+
+class Victim:
+    """A store with one snapshot whose file a test overwrites."""
+
+    def __init__(self, folder: Path, files: Any) -> None:
+        self.files = files
+        self.store = SnapshotStore(folder)
+        self.state = files.state()
+        saved = self.store.save(files.FINGERPRINT, TOKENS, self.state)
+        assert isinstance(saved, Saved)
+        self.path = saved.path
+        self.content = saved.path.read_bytes()
+
+    def lookup(self, content: bytes) -> Hit | Miss:
+        """Put `content` in the place of the snapshot and look it up."""
+        self.path.write_bytes(content)
+        return self.store.lookup(self.files.FINGERPRINT, TOKENS)
+
+
+@pytest.fixture
+def victim(tmp_path: Path, snapshot_files: Any) -> Victim:
+    """Make a store with one snapshot."""
+    return Victim(tmp_path, snapshot_files)
+
+
+def test_no_random_damage_is_ever_used(victim: Victim):
+    """1,000 flips, cuts, extensions, swaps and overwritings: no hit but the undamaged file."""
+    rng = random.Random(20_260_101)
+    n_misses = 0
+    for _ in range(N_MUTATIONS):
+        damaged = victim.files.mutate(victim.content, rng)
+        found = victim.lookup(damaged)
+        if damaged == victim.content:
+            assert isinstance(found, Hit)
+            continue
+        assert isinstance(found, Miss), victim.store
+        n_misses += 1
+    assert n_misses > N_MUTATIONS * 0.9
+
+
+def test_every_byte_of_a_file_is_covered(victim: Victim):
+    """A flip of any single byte, padding and footer included, is a miss."""
+    for offset in range(len(victim.content)):
+        damaged = bytearray(victim.content)
+        damaged[offset] ^= 0x80
+        assert isinstance(victim.lookup(bytes(damaged)), Miss), offset
+
+
+def test_every_length_but_the_right_one_is_a_miss(victim: Victim):
+    """Cut anywhere, or longer by anything up to another file."""
+    lengths = [*range(0, len(victim.content), 7), *range(len(victim.content) - 70, 10_000, 61)]
+    for n_bytes in lengths:
+        if n_bytes != len(victim.content):
+            content = (victim.content * 3)[:n_bytes]
+            assert isinstance(victim.lookup(content), Miss), n_bytes
+
+
+def test_sections_of_another_snapshot_do_not_pass(victim: Victim, tmp_path: Path):
+    """Each run of bytes, taken from a whole snapshot of the same shape, is noticed."""
+    other = Victim(tmp_path / "other", victim.files)
+    state = victim.files.state(seed=1234)
+    saved = other.store.save(victim.files.FINGERPRINT, TOKENS[::-1], state)
+    assert isinstance(saved, Saved)
+    foreign = saved.path.read_bytes()
+    assert len(foreign) == len(victim.content)
+    for offset, n_bytes in victim.files.extents(victim.content):
+        damaged = bytearray(victim.content)
+        damaged[offset : offset + n_bytes] = foreign[offset : offset + n_bytes]
+        assert isinstance(victim.lookup(bytes(damaged)), Miss)
+
+
+def _preamble(magic: bytes, header_bytes: int) -> bytes:
+    return struct.pack("<8sI", magic, header_bytes)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 4096,
+        b"EDGE",
+        _preamble(layout.MAGIC, 0),
+        _preamble(layout.MAGIC, (1 << 32) - 1) + bytes(100),
+        _preamble(layout.MAGIC, 1 << 20) + bytes(1 << 21),
+        _preamble(layout.END_MAGIC, 64) + bytes(100),
+        _preamble(b"GGUF\3\0\0\0", 64) + bytes(100),
+    ],
+)
+def test_what_only_looks_like_a_snapshot_takes_no_memory(victim: Victim, content: bytes):
+    """A claimed length is not believed before the file has it."""
+    tracemalloc.start()
+    try:
+        found = victim.lookup(content)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(found, Miss)
+    assert found.reason.startswith("corrupt: ")
+    assert peak < MAX_PEAK_BYTES
+
+
+@pytest.mark.parametrize("n_bytes", [1 << 40, (1 << 53) - 64])
+def test_a_header_that_promises_terabytes_takes_no_memory(victim: Victim, n_bytes: int):
+    """Right checksums do not help: the file's own length bounds what is allocated."""
+
+    def grow(header: dict[str, Any]) -> None:
+        section = header["parts"][-1]["sections"][-1]
+        section["n_bytes"] = n_bytes
+        section["shape"] = [1, n_bytes]
+
+    victim.files.forge(victim.path, grow)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = victim.store.lookup(victim.files.FINGERPRINT, TOKENS)
+    assert isinstance(found, Miss)
+    assert found.reason.startswith("corrupt: the header says")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+
+
+def test_a_length_in_the_footer_that_lies_is_a_miss(victim: Victim):
+    """The footer repeats length and header checksum; both must agree."""
+    header, data = victim.files.split(victim.content)
+    assert isinstance(victim.lookup(victim.files.join(header, data)), Hit)
+    assert isinstance(victim.lookup(victim.files.join(header, data, n_bytes=99)), Miss)
+    assert isinstance(victim.lookup(victim.files.join(header, data + bytes(64))), Miss)
+
+
+def test_check_names_each_damage_and_lists_nothing_false(victim: Victim):
+    """`check` sees what `lookup` sees, and mends it."""
+    rng = random.Random(7)
+    for _ in range(50):
+        damaged = victim.files.mutate(victim.content, rng)
+        if damaged == victim.content:
+            continue
+        victim.path.write_bytes(damaged)
+        assert {f.path for f in victim.store.check()} == {victim.path}
+        victim.store.check(fix=True)
+        assert victim.store.check() == []
+        victim.path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -1,0 +1,94 @@
+"""Each step of a save fails in turn, until none is left: the store stays right and says why."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edgellm.store import read
+from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKENS = list(range(12))
+
+
+class FailAt:
+    """A fault hook that raises at the N-th step, or from there on."""
+
+    def __init__(self, n: int, code: int, *, stays: bool) -> None:
+        self.left = n
+        self.code = code
+        self.stays = stays
+        self.failed: list[str] = []
+
+    def __call__(self, step: str, path: str) -> None:
+        self.left -= 1
+        if self.left == 0 or (self.stays and self.left < 0):
+            self.failed.append(step)
+            raise OSError(self.code, os.strerror(self.code), path)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
+def test_a_save_that_fails_anywhere_is_skipped(
+    tmp_path: Path, snapshot_files: Any, code: int, stays: bool
+):
+    """No step's failure raises, leaves a temporary, or leaves a file that is not right."""
+    failed: list[str] = []
+    for n in itertools.count(1):
+        root = tmp_path / str(n)
+        fault = FailAt(n, code, stays=stays)
+        state = snapshot_files.state()
+        outcome = SnapshotStore(root, fault=fault).save(snapshot_files.FINGERPRINT, TOKENS, state)
+        if not fault.failed:
+            assert isinstance(outcome, Saved)
+            break
+        failed += fault.failed[:1]
+        assert isinstance(outcome, Skipped)
+        assert outcome.reason.startswith(("cannot write: ", "the disk is full"))
+        store = SnapshotStore(root)
+        assert store.check() == []
+        found = store.lookup(snapshot_files.FINGERPRINT, TOKENS)
+        assert isinstance(found, Hit) == (failed[-1] == "fsync_dir")
+        if isinstance(found, Hit):
+            assert snapshot_files.same(state, found.state)
+        else:
+            assert isinstance(store.save(snapshot_files.FINGERPRINT, TOKENS, state), Saved)
+    assert set(failed) == {"mkdir", "create", "write", "fsync", "rename", "fsync_dir"}
+
+
+def test_a_read_that_fails_anywhere_is_a_miss(
+    tmp_path: Path, snapshot_files: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A disk that cannot read, or a file that shrinks meanwhile, is a miss at each read."""
+    store = SnapshotStore(tmp_path)
+    saved = store.save(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
+    assert isinstance(saved, Saved)
+    real = read.read_exactly
+    for error in (OSError(errno.EIO, "Input/output error"), MemoryError()):
+        n_misses = 0
+        for n in itertools.count(1):
+            left = n
+
+            def failing(file: Any, into: Any, error: BaseException = error) -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    raise error
+                real(file, into)
+
+            monkeypatch.setattr(read, "read_exactly", failing)
+            found = store.lookup(snapshot_files.FINGERPRINT, TOKENS)
+            if isinstance(found, Hit):
+                break
+            assert isinstance(found, Miss)
+            assert found.reason.startswith(("unreadable: Input/output", "not enough memory"))
+            n_misses += 1
+        assert n_misses == 4  # preamble, header, data, footer
+    assert saved.path.exists()

@@ -1,0 +1,81 @@
+"""A file written by the first version of the format: readable for ever, and still written so.
+
+If the second test fails, the format has changed: give it another number and keep the reader of
+this one. Do not write the file anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgellm.store import names
+from edgellm.store.snapshots import Hit, Saved, SnapshotStore
+from edgellm.store.state import Fingerprint, KVState, Part, Section
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+GOLDEN = Path(__file__).parents[2] / "data" / "snapshots" / "format-1.ekv"
+CREATED_S = 1_700_000_000
+TOKENS = [1, 2, 3, 49151, 2147483647, 0]
+FINGERPRINT = Fingerprint(
+    hard=(("arch", "llama"), ("engine", "golden 1"), ("model", "0123456789abcdef" * 4)),
+    soft=(("cpu", "avx2"), ("threads", "2")),
+)
+
+
+def _numbers(start: int, shape: tuple[int, int], dtype: type[np.unsignedinteger]) -> NDArray:
+    count = np.arange(shape[0] * shape[1], dtype=np.uint64)
+    return ((count + start) * 40503 + 12345).astype(dtype).reshape(shape)
+
+
+def golden_state() -> KVState:
+    """Return the state in the file: each part, four element types."""
+    dense = (
+        Section(0, "K", "f16", _numbers(0, (6, 32), np.uint16)),
+        Section(0, "V", "f16", _numbers(1, (32, 6), np.uint16).T),
+        Section(1, "K", "q8_0", _numbers(2, (6, 34), np.uint8)),
+        Section(1, "V", "f32", _numbers(3, (6, 8), np.uint32)),
+    )
+    window = (Section(0, "K", "bf16", _numbers(4, (4, 16), np.uint16)),)
+    opaque = (Section(0, "blob", "u8", _numbers(5, (1, 100), np.uint8)),)
+    return KVState(
+        6, (Part("dense", 0, 6, dense), Part("window", 2, 4, window), Part("opaque", 0, 6, opaque))
+    )
+
+
+def test_the_first_files_of_the_format_can_be_read(tmp_path: Path):
+    """The committed file is a hit with exactly these numbers."""
+    path = names.path_of(tmp_path, FINGERPRINT.digest(), names.token_ids(TOKENS))
+    path.parent.mkdir(parents=True)
+    shutil.copyfile(GOLDEN, path)
+    found = SnapshotStore(tmp_path).lookup(FINGERPRINT, TOKENS)
+    assert isinstance(found, Hit), found
+    assert found.info.created_s == CREATED_S
+    assert found.soft_changes == ()
+    expected = golden_state()
+    assert found.state.n_tokens == expected.n_tokens
+    for ours, theirs in zip(expected.parts, found.state.parts, strict=True):
+        assert (ours.kind, ours.first, ours.n_tokens) == (
+            theirs.kind,
+            theirs.first,
+            theirs.n_tokens,
+        )
+        for left, right in zip(ours.sections, theirs.sections, strict=True):
+            assert (left.layer, left.role, left.type) == (right.layer, right.role, right.type)
+            assert left.rows.dtype == right.rows.dtype
+            assert np.array_equal(left.rows, right.rows)
+
+
+def test_the_format_is_written_as_it_was(tmp_path: Path):
+    """The same state at the same time gives the same bytes under the same name."""
+    store = SnapshotStore(tmp_path, clock=lambda: CREATED_S)
+    saved = store.save(FINGERPRINT, TOKENS, golden_state())
+    assert isinstance(saved, Saved)
+    assert saved.path.parent.name == "04f846bd7bc821d9"
+    assert saved.path.stem == "7be638ce6f857a35e8702baa025443b9"
+    assert saved.path.read_bytes() == GOLDEN.read_bytes()
