@@ -66,7 +66,9 @@ def parse_object(data: bytes, path: Path) -> dict[str, Any]:
             "starts with a BOM (byte order mark)", path=path, hint="save it as plain UTF-8"
         )
     try:
-        value = json.loads(data, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+        )
     except json.JSONDecodeError as err:
         message = f"not valid JSON: {err.msg} at line {err.lineno}, column {err.colno}"
         raise ModelCorrupt(message, path=path) from err

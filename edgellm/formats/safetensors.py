@@ -22,6 +22,7 @@ MAX_HEADER_BYTES: Final = 100 << 20  # the limit of the library that defined the
 _LENGTH_BYTES: Final = 8
 _MAX_DIMS: Final = 8
 _AGAIN: Final = "download it again"
+_PULL: Final = "run `git lfs pull`"
 
 DTYPE_BITS: Final = {
     "BOOL": 8,
@@ -106,14 +107,13 @@ def _header_length(head: bytearray, size: int, path: Path) -> int:
         raise ModelCorrupt(
             f"{size} bytes are too few for a safetensors file", path=path, hint=_AGAIN
         )
-    if head == b"version ":
-        raise ModelCorrupt(
-            "a Git LFS pointer, not the weights", path=path, hint="run `git lfs pull`"
-        )
-    if head.lstrip()[:1] == b"<":
-        raise ModelCorrupt("a web page, not the weights", path=path, hint=_AGAIN)
     length = int.from_bytes(head, "little")
     if length > MAX_HEADER_BYTES:
+        # As text, the first eight bytes of another kind of file are a huge number.
+        if head == b"version ":
+            raise ModelCorrupt("a Git LFS pointer, not the weights", path=path, hint=_PULL)
+        if head.lstrip().startswith((b"<!", b"<h", b"<H", b"<?")):
+            raise ModelCorrupt("a web page, not the weights", path=path, hint=_AGAIN)
         raise ModelCorrupt(f"header of {length} bytes; at most {MAX_HEADER_BYTES}", path=path)
     if length > size - _LENGTH_BYTES:
         raise ModelCorrupt(

@@ -1,0 +1,60 @@
+"""One run at a time writes a file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edgellm.converters.claim import claim, clear_partial, partial_path
+from edgellm.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLD = """
+import sys
+from pathlib import Path
+from edgellm.converters.claim import claim
+path, out = map(Path, sys.argv[1:])
+with claim(path, out):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_dead_run_left_is_removed(tmp_path: Path) -> None:
+    """A partial file that nobody holds is in nobody's way."""
+    out = tmp_path / "m.gguf"
+    clear_partial(out)
+    partial_path(out).write_bytes(b"half")
+    clear_partial(out)
+    assert not partial_path(out).exists()
+
+
+def test_a_live_run_is_refused_and_its_death_frees_the_file(tmp_path: Path) -> None:
+    """The claim is the process's: killed, it is gone."""
+    out = tmp_path / "m.gguf"
+    path = partial_path(out)
+    path.write_bytes(b"half")
+    command = [sys.executable, "-c", HOLD, str(path), str(out)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UsageError, match="another conversion"):
+            clear_partial(out)
+        assert path.exists()
+        holder.kill()
+    clear_partial(out)
+    assert not path.exists()
+
+
+def test_a_file_that_was_replaced_is_not_ours(tmp_path: Path) -> None:
+    """Between making and claiming, another run may have taken the name."""
+    out = tmp_path / "m.gguf"
+    path = partial_path(out)
+    path.write_bytes(b"ours")
+    with claim(path, out), pytest.raises(UsageError), claim(path, out):
+        pass
