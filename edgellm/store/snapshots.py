@@ -219,9 +219,18 @@ class SnapshotStore:
         return n_removed
 
     def _files(self, *, temps: bool = False) -> Iterator[Path]:
-        for path in sorted((self.root / names.VERSION_DIR).glob("*/*")):
+        for path in self._names():
             if names.is_file_name(path.name) or (temps and temp_owner(path) is not None):
                 yield path
+
+    def _names(self) -> Iterator[Path]:
+        """List what lies in the store's own folders; a link leads out of the store."""
+        version = self.root / names.VERSION_DIR
+        if version.is_symlink():
+            return
+        for folder in sorted(version.glob("*")):
+            if names.is_folder_name(folder.name) and not folder.is_symlink():
+                yield from sorted(folder.glob("*"))
 
     def _is_stored(self, path: Path, digest: str, token_ids: bytes) -> bool:
         try:
@@ -243,7 +252,7 @@ class SnapshotStore:
 
     def _sweep(self) -> None:
         """Remove what killed writers left behind: names only, no file is opened."""
-        for path in (self.root / names.VERSION_DIR).glob("*/.*.tmp"):
+        for path in self._names():
             owner = temp_owner(path)
             if owner is not None and not process_alive(owner):
                 with contextlib.suppress(OSError):

@@ -224,6 +224,18 @@ def test_a_folder_that_is_a_link_is_not_written_into(
     assert not list(elsewhere.iterdir())
 
 
+def test_nothing_behind_a_linked_folder_is_listed_or_removed(
+    store: SnapshotStore, saved: Saved, tmp_path: Path
+):
+    """Removing everything removes everything of ours, not what a link leads to."""
+    elsewhere = tmp_path / "elsewhere"
+    saved.path.parent.rename(elsewhere)
+    saved.path.parent.symlink_to(elsewhere)
+    assert list(store.entries()) == []
+    assert store.remove() == 0
+    assert (elsewhere / saved.path.name).exists()
+
+
 def test_a_file_in_the_way_of_a_folder_is_no_error(
     store: SnapshotStore, fingerprint: Fingerprint, snapshot_files: Any
 ):
