@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from edgellm import __version__
 from edgellm.cli import chat, convert, info, render, run, snapshots
 from edgellm.errors import (
     EXIT_BAD_INPUT,
@@ -97,7 +98,7 @@ def _root(
 ) -> None:
     """Convert, quantise and run language models on your own machine, and start warm."""
     if version:
-        render.write_out(f"edgellm {info.version_of('edgellm')}\n")
+        render.write_out(f"edgellm {__version__}\n")
         raise typer.Exit
     _help_if_bare(context)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from edgellm import __version__
 from edgellm.errors import ModelNotFound
 from edgellm.units import format_bytes
 
@@ -118,7 +119,7 @@ def machine_facts() -> dict[str, Any]:
 
     engines = {name: _engine(module, name, get) for module, name, get in ENGINES}
     return {
-        "edgellm": version_of("edgellm"),
+        "edgellm": __version__,
         "python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",
         **engines,
         "kernels": kernels.isa(),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120.0
 RULES = "\n".join(
     f"Rule {n}: answer in short sentences, name no more than {n} things, and stay polite."
-    for n in range(1, 25)
+    for n in range(1, 11)
 )
 GREEDY = ("--temperature", "0", "--threads", "2")
 
@@ -72,7 +74,7 @@ def test_second_process_starts_warm_with_the_same_answer(
     off = events(edgellm(*asked, *GREEDY, "--snapshot", "off"))[-1]
     assert cold["text"] == warm["text"] == off["text"] != ""
     assert cold["usage"]["reused_tokens"] == off["usage"]["reused_tokens"] == 0
-    assert warm["usage"]["reused_tokens"] > 400
+    assert warm["usage"]["reused_tokens"] > 128
     assert warm["snapshot"]["key"] == cold["snapshot"]["key"] != ""
     listed = events(edgellm("snapshots", "ls", "--json"))
     assert [entry["key"] for entry in listed] == [cold["snapshot"]["key"]]
@@ -90,6 +92,26 @@ def test_interrupt_keeps_the_answer_so_far(edgellm: Edgellm, smollm2_gguf: Path)
     assert b"cancelled" in err
     assert b"Traceback" not in err
     assert b"ignored" not in err
+
+
+def test_interrupt_while_the_prompt_is_read(edgellm: Edgellm, smollm2_gguf: Path) -> None:
+    """Ctrl-C reaches an engine that is inside one long call: exit 130, no answer, no traceback."""
+    screen, far_end = pty.openpty()
+    process = edgellm(
+        "run", smollm2_gguf, "word " * 4000, "--batch", "8192", *GREEDY, stderr=far_end
+    )
+    os.close(far_end)
+    shown = b""
+    while b"reading the prompt" not in shown:
+        shown += os.read(screen, 1024)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=DEADLINE_S)
+    with contextlib.suppress(OSError):  # how Linux says that nothing is left to read
+        while more := os.read(screen, 1024):
+            shown += more
+    os.close(screen)
+    assert (process.returncode, out) == (130, b"\n")
+    assert b"Traceback" not in shown
 
 
 def test_closed_pipe_is_quiet(edgellm: Edgellm, smollm2_gguf: Path) -> None:

@@ -110,7 +110,10 @@ def test_chat_on_a_terminal(
     read_until(screen, rb"again again")
     os.write(screen, b"\x03")
     read_until(screen, rb">>> ")
-    os.write(screen, b"half a line\x03")
+    os.write(screen, b"half a line")
+    read_until(screen, rb"half a line")
+    time.sleep(0.1)  # readline shows a line before it waits for the next key
+    os.write(screen, b"\x03")
     read_until(screen, rb"Ctrl-C again leaves\)\s+(\x1b\S+)?>>> ")
     os.write(screen, b"/stats\n")
     read_until(screen, rb"cancelled[\s\S]*>>> ")
