@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -75,6 +77,17 @@ def gemma3_gguf() -> Path:
         assembled = assemble(Path(scratch) / target.name)
         assembled.replace(target)
     return target
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of tiny random GGUF models, one or more of every kind of sequence memory."""
+    folder = tmp_path_factory.mktemp("tiny-models")
+    maker = _ROOT / "tests" / "data" / "models" / "make_models.py"
+    subprocess.run(
+        [sys.executable, str(maker), "--out", str(folder)], check=True, capture_output=True
+    )
+    return folder
 
 
 def _named_by(variable: str) -> Path | None:

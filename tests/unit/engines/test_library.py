@@ -1,0 +1,89 @@
+"""The llama.cpp library's door: its log, its defaults, its absence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from edgellm.engines.base import EngineSettings
+from edgellm.engines.llamacpp import LlamaCppEngine, facts, library
+from edgellm.errors import EngineFailed
+
+_WITHOUT_ENGINE = """
+import sys
+sys.modules["llama_cpp"] = None
+from edgellm.engines.llamacpp.library import load
+from edgellm.errors import EngineUnavailable
+try:
+    load()
+except EngineUnavailable as err:
+    print(err)
+"""
+
+
+def test_missing_engine_names_the_install_command():
+    """Without llama-cpp-python the error says what to type."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_ENGINE], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'edgellm[llama]'" in done.stdout
+
+
+def test_ring_joins_continued_lines_and_prefers_errors():
+    """Continued pieces make one line of the first one's level; errors come before warnings."""
+    ring = library.LogRing()
+    ring.feed(3, "careful\n")
+    ring.feed(4, "failed to ")
+    ring.feed(5, "allocate\n")
+    ring.feed(2, "fine\n")
+    assert ring.errors() == "failed to allocate"
+    assert ring.contains("careful")
+    ring.mark()
+    assert ring.errors() == "the library gave no reason"
+
+
+def test_ring_keeps_the_last_lines_only():
+    """A chatty library does not fill the memory."""
+    ring = library.LogRing()
+    for i in range(5000):
+        ring.feed(4, f"line {i}\n")
+    assert ring.errors(1) == "line 4999"
+    assert not ring.contains("line 12\n")
+    assert not ring.contains("line 100")
+
+
+def test_this_library_has_the_known_defaults():
+    """The installed binding's structs are those this adapter was written for."""
+    assert library.load().mismatch == ""
+
+
+def test_a_moved_field_turns_snapshots_off(open_tiny, monkeypatch):
+    """A struct whose fields moved reads as wrong defaults; state is then not to be trusted."""
+    lib = library.load().lib
+
+    def moved() -> SimpleNamespace:
+        real = lib.llama_context_default_params()
+        values = {name: getattr(real, name) for name in library._CONTEXT_DEFAULTS}
+        return SimpleNamespace(**{**values, "n_batch": 512})
+
+    fake = SimpleNamespace(
+        llama_context_default_params=moved,
+        llama_model_default_params=lib.llama_model_default_params,
+    )
+    said = library.mismatch(fake)
+    assert said == "context parameter n_batch defaults to 512, not 2048"
+    engine = open_tiny("llama")
+    changed = library.Library(lib, library.load().log, "x", "y", said, None)
+    assert said in facts.snapshot_block(changed, engine._model, engine.model)
+
+
+def test_file_that_passes_the_header_but_not_the_engine(tiny_models, tmp_path):
+    """What the library refuses ends in an error with its own last words, not in a crash."""
+    data = (tiny_models / "tiny-llama.gguf").read_bytes()
+    broken = tmp_path / "renamed.gguf"
+    broken.write_bytes(data.replace(b"blk.1.attn_q.weight", b"blk.1.attn_z.weight"))
+    with pytest.raises(EngineFailed, match="attn_q"):
+        LlamaCppEngine(broken, EngineSettings())
