@@ -106,13 +106,19 @@ def stable_prefix(
         TemplateError: the conversation cannot be rendered.
     """
     tokens = encode(render(messages, now))
-    same_clock = _rendered(render, messages, PROBES, CLOCKS[0])
+    texts = _rendered(render, messages, PROBES, CLOCKS[0])
+    agreed = _agreement(texts, encode, special_ids)
+    volatile = False
     other_clock = _rendered(render, messages, PROBES[:2], CLOCKS[1])
-    n_same = _agreement(same_clock, encode, special_ids, tokens)
-    if set(other_clock) <= set(same_clock):
-        return Boundary(tuple(tokens), n_same, volatile=False)
-    n_prefix = _agreement([*same_clock, *other_clock], encode, special_ids, tokens)
-    return Boundary(tuple(tokens), n_prefix, volatile=n_prefix < n_same)
+    if not set(other_clock) <= set(texts):
+        shorter = _agreement([*texts, *other_clock], encode, special_ids)
+        volatile = len(shorter) < len(agreed)
+        agreed = shorter
+    n_prefix = len(agreed)
+    if tokens[:n_prefix] != agreed:
+        # A template that treats a whole conversation differently from its first question.
+        n_prefix = _after_special(_common(agreed, tokens), special_ids)
+    return Boundary(tuple(tokens), min(n_prefix, len(tokens) - 1), volatile)
 
 
 def _rendered(
@@ -131,26 +137,21 @@ def _rendered(
     return texts
 
 
-def _agreement(
-    texts: Sequence[str], encode: Encode, special_ids: Collection[int], tokens: Sequence[int]
-) -> int:
-    """Return how many tokens all texts and the prompt have in common, cut where that is safe."""
+def _agreement(texts: Sequence[str], encode: Encode, special_ids: Collection[int]) -> list[int]:
+    """Return the tokens all texts begin with, cut where that is safe."""
     if len(texts) < 2:
-        return 0
+        return []
     first = texts[0]
     nearest = min(texts[1:], key=lambda text: _common_chars(first, text))
     common = _common(encode(first), encode(nearest))
     cut = _after_special(common, special_ids)
-    if cut == len(common) or cut < len(common) - MAX_TRIM_TOKENS:
-        # No control token to lean on. Where there is one, tokens before it depend on nothing after
-        # it, and all texts agree that far, since no two agree less than these two.
-        for text in texts[1:]:
-            common = _common(common, encode(text))
-        cut = len(common)
-    if tokens[:cut] != common[:cut]:
-        common = _common(common[:cut], tokens)
-        cut = _after_special(common, special_ids)
-    return min(cut, len(tokens) - 1)
+    if cut and cut >= len(common) - MAX_TRIM_TOKENS:
+        # Tokens up to a control token depend on nothing after it, and no two texts agree less than
+        # these two: the others need not be looked at.
+        return common[:cut]
+    for text in texts[1:]:
+        common = _common(common, encode(text))
+    return common
 
 
 def _after_special(tokens: Sequence[int], special_ids: Collection[int]) -> int:
@@ -161,7 +162,7 @@ def _after_special(tokens: Sequence[int], special_ids: Collection[int]) -> int:
     return 0
 
 
-def _common(left: Sequence[int], right: Sequence[int]) -> Sequence[int]:
+def _common(left: list[int], right: list[int]) -> list[int]:
     for position, (a, b) in enumerate(zip(left, right)):  # noqa: B905  (ends with the shorter)
         if a != b:
             return left[:position]
