@@ -149,29 +149,43 @@ def compare(reference: Source, candidate: Source, parts: Iterable[Sequence[int]]
     Raises:
         ValueError: no windows.
     """
-    kls: list[NDArray[np.float64]] = []
-    agree: list[NDArray[np.bool_]] = []
-    costs: tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]] = ([], [])
+    scores: list[NDArray[np.float64]] = []
     for part in parts:
         half = len(part) // 2
         p, q = _second_half(reference, part, half), _second_half(candidate, part, half)
-        kls.append(kl_divergence(p, q))
-        agree.append(top1_agreement(p, q))
-        for logits, cost in ((p, costs[0]), (q, costs[1])):
-            cost.append(negative_log_likelihood(logits[:-1], part[half + 1 :]))
-    if not kls:
+        scores.append(_scores(p, q, np.asarray(part[half + 1 :], np.intp)))
+    if not scores:
         raise ValueError("no windows to compare on")
-    kl = np.concatenate(kls)
+    kl, agree, cost_p, cost_q = np.concatenate(scores, axis=1)
     return Divergence(
         n_scored=len(kl),
         kl_mean=float(kl.mean()),
         kl_median=float(np.median(kl)),
         kl_p99=float(np.percentile(kl, 99)),
         kl_max=float(kl.max()),
-        top1=float(np.concatenate(agree).mean()),
-        ppl_reference=math.exp(np.concatenate(costs[0]).mean()),
-        ppl_candidate=math.exp(np.concatenate(costs[1]).mean()),
+        top1=float(agree.mean()),
+        ppl_reference=math.exp(np.nanmean(cost_p)),
+        ppl_candidate=math.exp(np.nanmean(cost_q)),
     )
+
+
+def _scores(
+    p: NDArray[np.float32], q: NDArray[np.float32], targets: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """Return KL, agreement and both costs of each row; the last row has no target: its cost is NaN."""
+    _same_shape(p, q)
+    out = np.full((4, len(p)), np.nan)
+    out[1] = top1_agreement(p, q)
+    for rows in _groups(p.shape):
+        log_p, log_q = log_softmax(p[rows]), log_softmax(q[rows])
+        wanted = targets[rows]
+        places = np.arange(len(wanted))
+        out[2, rows][: len(wanted)] = -log_p[places, wanted]
+        out[3, rows][: len(wanted)] = -log_q[places, wanted]
+        log_q -= log_p
+        np.exp(log_p, out=log_p)
+        out[0, rows] = -np.einsum("ij,ij->i", log_p, log_q)
+    return out
 
 
 def _second_half(source: Source, part: Sequence[int], half: int) -> NDArray[np.float32]:

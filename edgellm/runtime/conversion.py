@@ -6,15 +6,14 @@ writes `OUT.partial`, reopens and compares it, and only then renames it to `OUT`
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import DoesNotFit, UsageError
 from edgellm.fileio import AtomicWriter
+from edgellm.hw.cpu import available_threads
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
             have_bytes=free_bytes,
         )
     try:
-        sha256 = _write_and_verify(out, file_plan, options.n_threads or _n_cpus(), progress)
+        sha256 = _write_and_verify(out, file_plan, _n_threads(options), progress)
     except OSError as err:
         raise UsageError(f"cannot be written: {err.strerror or err}", path=out) from err
     return ConversionResult(
@@ -209,18 +208,15 @@ def _describe(options: ConvertOptions, file_plan: FilePlan) -> ConversionPlan:
         n_params=file_plan.n_params,
         bits_per_weight=file_plan.bits_per_weight,
         tensors=rows,
-        peak_memory_bytes=peak_memory_bytes(file_plan, options.n_threads or _n_cpus()),
+        peak_memory_bytes=peak_memory_bytes(file_plan, _n_threads(options)),
         free_bytes=_free_bytes(options.out),
         warnings=file_plan.warnings,
     )
 
 
+def _n_threads(options: ConvertOptions) -> int:
+    return options.n_threads or min(available_threads(), _MAX_THREADS)
+
+
 def _free_bytes(out: Path) -> int:
     return shutil.disk_usage(out.parent).free
-
-
-def _n_cpus() -> int:
-    """Return the CPUs this process may use, at most what conversion gains from."""
-    if sys.platform == "linux":
-        return min(len(os.sched_getaffinity(0)), _MAX_THREADS)
-    return min(os.cpu_count() or 1, _MAX_THREADS)

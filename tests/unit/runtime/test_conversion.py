@@ -1,0 +1,139 @@
+"""plan and convert, from a folder to a verified file."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgellm.converters import verify
+from edgellm.errors import DoesNotFit, ModelNotFound, UsageError, VerifyFailed
+from edgellm.formats.gguf import read_header
+from edgellm.runtime.conversion import TYPES, ConvertOptions, convert, plan
+
+CHECKPOINT = Path(__file__).resolve().parents[2] / "data" / "checkpoints" / "linear-bf16"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ConvertOptions:
+    """Options that work."""
+    return ConvertOptions(CHECKPOINT, tmp_path / "m.gguf", "q8_0")
+
+
+@pytest.mark.parametrize("type_name", TYPES)
+def test_the_plan_is_exact_and_the_result_is_the_file(
+    options: ConvertOptions, type_name: str
+) -> None:
+    """Bytes planned are bytes written; the result's sha256 is the file's."""
+    options = dataclasses.replace(options, type=type_name)
+    planned = plan(options)
+    assert not options.out.exists()
+    result = convert(options)
+    data = options.out.read_bytes()
+    assert planned.out_bytes == result.n_bytes == len(data)
+    assert result.sha256 == hashlib.sha256(data).hexdigest()
+    assert [row.name for row in planned.tensors] == [
+        t.name for t in read_header(options.out).tensors
+    ]
+    assert planned.n_params == sum(row.shape[0] * (*row.shape, 1)[1] for row in planned.tensors)
+    assert list(options.out.parent.glob("*.partial")) == []
+
+
+def test_same_input_same_file(options: ConvertOptions, tmp_path: Path) -> None:
+    """Neither the folder's name, nor the threads, nor the time go into the file."""
+    moved = tmp_path / "another name"
+    shutil.copytree(CHECKPOINT, moved)
+    digests = {
+        convert(ConvertOptions(src, tmp_path / f"{i}.gguf", "q4_0", n_threads=n_threads)).sha256
+        for i, (src, n_threads) in enumerate([(CHECKPOINT, 1), (CHECKPOINT, 8), (moved, 2)])
+    }
+    assert len(digests) == 1
+
+
+def test_an_existing_file_is_kept_unless_told(options: ConvertOptions) -> None:
+    """Nothing is overwritten by accident."""
+    options.out.write_bytes(b"precious")
+    with pytest.raises(UsageError, match="is there already"):
+        convert(options)
+    assert options.out.read_bytes() == b"precious"
+    convert(dataclasses.replace(options, overwrite=True))
+    assert options.out.read_bytes()[:4] == b"GGUF"
+
+
+def test_wrong_options(options: ConvertOptions, tmp_path: Path) -> None:
+    """Each wrong option is an error before anything is read or written."""
+    wrong: list[dict[str, Any]] = [
+        {"type": "q5_9"},
+        {"n_threads": -1},
+        {"out": tmp_path},
+        {"out": tmp_path / "no" / "m.gguf"},
+    ]
+    for change in wrong:
+        with pytest.raises(UsageError):
+            convert(dataclasses.replace(options, **change))
+    with pytest.raises(ModelNotFound):
+        plan(dataclasses.replace(options, src=tmp_path / "nowhere"))
+
+
+def test_too_small_a_disk_is_told_before_writing(
+    options: ConvertOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size is known exactly, so the disk is asked first."""
+    usage = shutil.disk_usage(options.out.parent)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(DoesNotFit) as caught:
+        convert(options)
+    assert caught.value.need_bytes == plan(options).out_bytes
+    assert caught.value.have_bytes == 1000
+    assert list(options.out.parent.glob("m.gguf*")) == []
+
+
+def test_an_interrupted_run_leaves_nothing(options: ConvertOptions) -> None:
+    """Ctrl-C in the middle removes the partial file."""
+
+    def interrupt(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(options, progress=interrupt)
+    assert list(options.out.parent.glob("m.gguf*")) == []
+
+
+def test_a_file_that_fails_verification_gets_no_name(
+    options: ConvertOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read back differs from what was written: no file, whatever was there stays."""
+
+    def spoil(path: Path, *rest: Any) -> str:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        return good(path, *rest)
+
+    good = verify.verify_file
+    monkeypatch.setattr(verify, "verify_file", spoil)
+    options.out.write_bytes(b"old")
+    with pytest.raises(VerifyFailed):
+        convert(dataclasses.replace(options, overwrite=True))
+    assert options.out.read_bytes() == b"old"
+    assert list(options.out.parent.glob("*.partial")) == []
+
+
+def test_a_dead_runs_partial_file_is_replaced(options: ConvertOptions) -> None:
+    """A killed run does not stop the next one."""
+    partial = options.out.with_name("m.gguf.partial")
+    partial.write_bytes(b"half a file")
+    convert(options)
+    assert not partial.exists()
+
+
+def test_the_source_is_only_read(options: ConvertOptions) -> None:
+    """The checkpoint folder has the same files with the same times afterwards."""
+    before = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in CHECKPOINT.iterdir()}
+    convert(options)
+    assert {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in CHECKPOINT.iterdir()} == before
