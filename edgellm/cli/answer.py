@@ -78,10 +78,10 @@ def stream_answer(
         StdoutClosed: nobody reads the answer any more; the stream is closed.
     """
     last: Event | None = None
-    status.show("reading the prompt")
     events = session.stream(request)
     try:
         with interrupts(session.cancel):
+            status.show("reading the prompt")
             for event in events:
                 status.show("")
                 printer.event(event)

@@ -8,33 +8,30 @@ a thread that reads it does the asking.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
 
-@contextlib.contextmanager
-def interrupts(first: Callable[[], None]) -> Iterator[None]:
-    """Call `first` on the first Ctrl-C, at once and from another thread.
+_REPEAT_S: Final = 0.05
 
-    A second Ctrl-C raises KeyboardInterrupt. Outside the main thread, where no handler can be set,
-    nothing changes.
+
+@contextlib.contextmanager
+def interrupts(ask: Callable[[], None]) -> Iterator[None]:
+    """Call `ask` on the first Ctrl-C, at once and from another thread; go on until the block ends.
+
+    It is repeated because a stream that is about to start may take an early request back. A second
+    Ctrl-C raises KeyboardInterrupt. Outside the main thread, where no handler can be set, nothing
+    changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    times = itertools.count()
-
-    def ask() -> None:
-        if next(times) == 0:  # whichever thread comes first
-            first()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -57,7 +54,15 @@ def interrupts(first: Callable[[], None]) -> Iterator[None]:
 
 
 def _watch(reader: socket.socket, ask: Callable[[], None]) -> None:
-    while number := reader.recv(1):
-        if number[0] == signal.SIGINT:
+    """Read signal numbers until the other end closes; from the first SIGINT on, ask."""
+    while True:
+        try:
+            number = reader.recv(1)
+        except TimeoutError:
             ask()
+            continue
+        if not number:
             return
+        if number[0] == signal.SIGINT:
+            reader.settimeout(_REPEAT_S)
+            ask()

@@ -24,8 +24,15 @@ def test_asks_while_the_main_thread_is_inside_a_library() -> None:
             returned_s = time.monotonic()
             if asked_s:
                 break
-    assert len(asked_s) == 1
     assert returned_s - asked_s[0] > 0.02
+
+
+def test_goes_on_asking() -> None:
+    """A request that came a moment too early is made again."""
+    asked = threading.Semaphore(0)
+    with interrupts(asked.release):
+        signal.raise_signal(signal.SIGINT)
+        assert all(asked.acquire(timeout=10) for _ in range(4))
 
 
 def test_second_one_breaks_off() -> None:
@@ -39,7 +46,7 @@ def test_second_one_breaks_off() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         press_twice()
-    assert asked == [1]
+    assert asked
 
 
 def test_leaves_everything_as_it_was() -> None:
