@@ -1,0 +1,138 @@
+"""Snapshots off, cold and warm give the same bits: every logit of every step, on real models."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edgellm.core import Message, Request, Sampling, Tier
+from edgellm.engines.base import EngineSettings
+from edgellm.engines.llamacpp import LlamaCppEngine
+from edgellm.runtime.local import LocalSession
+from edgellm.runtime.session import SessionOptions
+from edgellm.store.snapshots import SnapshotStore
+
+pytestmark = pytest.mark.model
+
+# Longer than gemma-3-270m's window of 512 tokens, much longer, and shorter.
+PROMPTS = [
+    (45, "Which shelf holds the tool of rule 7? Answer in one sentence."),
+    (75, "List three rules, then explain the second one to a child."),
+    (12, "Was ist die Hauptstadt von Frankreich? 🙂"),
+]
+
+
+def system_text(n_rules: int) -> str:
+    """A system prompt of about 16 tokens a rule."""
+    rules = (
+        f"Rule {i}: the tool for job {i * 37 % 101} is on shelf {i * 7 % 40}."
+        for i in range(n_rules)
+    )
+    return "You answer for a workshop. " + " ".join(rules)
+
+
+class Recorder(LlamaCppEngine):
+    """The real engine, keeping a digest of every row of logits that a caller gets to see."""
+
+    def __init__(self, path: Path, settings: EngineSettings) -> None:
+        super().__init__(path, settings)
+        self.digests: list[str] = []
+
+    def decode(self, tokens: Sequence[int], logits="last"):
+        """Decode, and note what came out."""
+        rows = super().decode(tokens, logits)
+        self.digests.append(hashlib.sha256(rows.tobytes()).hexdigest())
+        return rows
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run showed: logits digests after the boundary, the text, and the store's word."""
+
+    answer: tuple[str, ...]
+    forced: tuple[str, ...]
+    text: str
+    reason: str
+    reused: int
+
+
+def run_once(
+    path: Path,
+    settings: EngineSettings,
+    store: SnapshotStore | None,
+    prompt: tuple[int, str],
+    n: tuple[int, int],
+) -> Run:
+    """Open the model, answer greedily, then teacher-force fixed tokens from the same prefix."""
+    n_greedy, n_forced = n
+    tier = Tier.OFF if store is None else Tier.EXACT
+    engine = Recorder(path, settings)
+    messages = (Message("system", system_text(prompt[0])), Message("user", prompt[1]))
+    with LocalSession(engine, SessionOptions(snapshot=tier), store=store) as session:
+        request = Request(messages, n_greedy, sampling=Sampling(temperature=0))
+        done = session.generate(request)
+        # The prefix is its own call on a cold run only; everything after it must be equal.
+        answer = engine.digests[-(done.usage.completion_tokens or 1) :]
+        engine.digests.clear()
+        forced = [engine.decode([1000 + 13 * i]) is not None for i in range(n_forced)]
+        assert all(forced)
+        return Run(
+            tuple(answer),
+            tuple(engine.digests),
+            done.text,
+            done.snapshot.reason,
+            done.usage.reused_tokens,
+        )
+
+
+def check(
+    path: Path, tmp_path: Path, flash: str, prompt: tuple[int, str], n: tuple[int, int]
+) -> None:
+    """Compare the three ways."""
+    settings = EngineSettings(flash_attention=flash)
+    store = SnapshotStore(tmp_path / "snapshots")
+    off = run_once(path, settings, None, prompt, n)
+    cold = run_once(path, settings, store, prompt, n)
+    warm = run_once(path, settings, store, prompt, n)
+    assert (off.reused, cold.reused) == (0, 0)
+    assert cold.reason == "miss: not stored; being stored"
+    assert (warm.reason, warm.reused > 128) == ("hit", True)
+    assert off.answer == cold.answer == warm.answer
+    assert off.forced == cold.forced == warm.forced
+    assert off.text == cold.text == warm.text
+    assert len(off.forced) == n[1]
+
+
+@pytest.fixture(params=["smollm2", "gemma3"])
+def model(request) -> Path:
+    """A dense model and a sliding-window model."""
+    path: Path = request.getfixturevalue(f"{request.param}_gguf")
+    return path
+
+
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_off_cold_and_warm_are_equal(model, tmp_path, flash):
+    """One prompt with a prefix longer than the window: equal to the last bit."""
+    check(model, tmp_path, flash, PROMPTS[0], (24, 8))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_off_cold_and_warm_are_equal_at_length(model, tmp_path, flash, prompt):
+    """Three prompts, 256 greedy tokens, 64 teacher-forced steps: equal to the last bit."""
+    check(model, tmp_path, flash, prompt, (256, 64))
+
+
+def test_window_cache_needs_the_settling(gemma3_gguf, tmp_path, monkeypatch):
+    """Without the copy back at the boundary the cold run differs: the check has teeth."""
+    monkeypatch.setattr(Recorder, "restore_moves", property(lambda _: False))
+    store = SnapshotStore(tmp_path / "snapshots")
+    cold = run_once(gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
+    warm = run_once(gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
+    assert warm.reason == "hit"
+    assert cold.answer != warm.answer
