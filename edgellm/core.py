@@ -1,26 +1,25 @@
 """The words every room speaks: frozen dataclasses for models, requests, and the events of an answer.
 
-Each `to_wire` gives plain JSON values (dicts, lists, strings, numbers, None) and each `from_wire`
-checks them, so that a value can cross a pipe or an HTTP body and be the same on the other side.
+Each crosses a pipe or an HTTP body by `to_wire` and `from_wire` and is the same on the other side.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from edgellm.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-T = TypeVar("T", bound="Wire")
+from edgellm.wire import Wire, read_fields
 
 Route = Literal["local", "cloud"]
 FinishReason = Literal["stop", "length", "cancelled"]
 ROLES = ("system", "user", "assistant", "tool")
+_MAX_COUNT = 1 << 31
+_MAX_SUM = (1 << 63) - 1
 
 
 class Mode(str, enum.Enum):
@@ -39,44 +38,20 @@ class Tier(str, enum.Enum):
     EXACT = "exact"
 
 
-@dataclass(frozen=True)
-class Wire:
-    """A value with a JSON form. Subclasses with nested values extend both methods."""
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the fields as plain JSON values."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-
-    @classmethod
-    def from_wire(cls: type[T], value: Mapping[str, Any]) -> T:
-        """Build the value again from its JSON form.
-
-        Raises:
-            UsageError: a field is unknown, missing or of the wrong type.
-        """
-        known = {f.name for f in dataclasses.fields(cls)}
-        unknown = sorted(set(value) - known - {"type"})
-        if unknown:
-            raise UsageError(f"{cls.__name__}: unknown field {unknown[0]!r}")
-        try:
-            return cls(**{name: value[name] for name in value if name in known})
-        except (TypeError, ValueError) as err:
-            raise UsageError(f"{cls.__name__}: {err}") from err
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, Wire):
-        return value.to_wire()
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
-
-
 def _number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise UsageError(f"{name} must be between {low:g} and {high:g}, not {value!r}")
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UsageError(f"{name} must be a whole number between {low} and {high}, not {value!r}")
+
+
+def _sequence(name: str, value: object, of: str) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise UsageError(f"{name} must be a sequence of {of}, not {type(value).__name__}")
+    return tuple(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +66,10 @@ class Message(Wire):
             raise UsageError(f"role must be one of {', '.join(ROLES)}, not {self.role!r}")
         if not isinstance(self.content, str):
             raise UsageError(f"content must be text, not {type(self.content).__name__}")
+        try:
+            self.content.encode()
+        except UnicodeEncodeError as err:
+            raise UsageError(f"content has half a surrogate at character {err.start}") from err
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +96,13 @@ class Sampling(Wire):
 
     def __post_init__(self) -> None:
         _number("temperature", self.temperature, 0, 100)
-        _number("top_k", self.top_k, 0, 1 << 31)
+        _whole("top_k", self.top_k, 0, _MAX_COUNT)
         _number("top_p", self.top_p, 0, 1)
         _number("min_p", self.min_p, 0, 1)
         _number("repeat_penalty", self.repeat_penalty, 0.01, 100)
-        _number("repeat_last_n", self.repeat_last_n, 0, 1 << 31)
+        _whole("repeat_last_n", self.repeat_last_n, 0, _MAX_COUNT)
         if self.seed is not None:
-            _number("seed", self.seed, 0, (1 << 64) - 1)
+            _whole("seed", self.seed, 0, (1 << 64) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +122,20 @@ class Request(Wire):
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
+        # Lists are copied: a request that can be changed from outside is not frozen.
+        object.__setattr__(self, "messages", _sequence("messages", self.messages, "Message"))
+        object.__setattr__(self, "stop", _sequence("stop", self.stop, "texts"))
         if not self.messages:
             raise UsageError("a request needs at least one message")
+        for message in self.messages:
+            if not isinstance(message, Message):
+                raise UsageError(f"messages must be Message values, not {type(message).__name__}")
+        if not isinstance(self.sampling, Sampling):
+            raise UsageError(f"sampling must be a Sampling, not {type(self.sampling).__name__}")
         if self.max_tokens is not None:
-            _number("max_tokens", self.max_tokens, 1, 1 << 31)
+            _whole("max_tokens", self.max_tokens, 1, _MAX_COUNT)
         if any(not isinstance(text, str) or not text for text in self.stop):
             raise UsageError("a stop string must be text and not empty")
-
-    @classmethod
-    def from_wire(cls, value: Mapping[str, Any]) -> Request:
-        """Build the request again from its JSON form."""
-        parts = dict(value)
-        parts["messages"] = tuple(Message.from_wire(m) for m in value.get("messages", ()))
-        parts["stop"] = tuple(value.get("stop", ()))
-        parts["sampling"] = Sampling.from_wire(value.get("sampling", {}))
-        return super(Request, cls).from_wire(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +145,10 @@ class Usage(Wire):
     prompt_tokens: int = 0
     reused_tokens: int = 0
     completion_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for counted in dataclasses.fields(self):
+            _whole(counted.name, getattr(self, counted.name), 0, _MAX_SUM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +160,10 @@ class Timings(Wire):
     prefill_ms: float = 0.0
     ttft_ms: float = 0.0
     decode_tokens_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for timed in dataclasses.fields(self):
+            _number(timed.name, getattr(self, timed.name), 0, sys.float_info.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +190,9 @@ class Token(Wire):
     text: str
     route: Route = "local"
 
+    def __post_init__(self) -> None:
+        _whole("seq", self.seq, 0, _MAX_SUM)
+
 
 @dataclass(frozen=True, slots=True)
 class Switch(Wire):
@@ -227,10 +216,9 @@ class Switch(Wire):
     @classmethod
     def from_wire(cls, value: Mapping[str, Any]) -> Switch:
         """Build the event again from its JSON form."""
-        parts = {k: v for k, v in value.items() if k not in ("from", "to")}
-        return super(Switch, cls).from_wire(
-            {**parts, "source": value.get("from"), "target": value.get("to")}
-        )
+        names = {"from": "source", "to": "target", "source": "from", "target": "to"}
+        parts = {names.get(name, name): item for name, item in value.items()}
+        return cls(**read_fields(cls, parts, "Switch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,15 +252,6 @@ class Done(Wire):
     snapshot: SnapshotUse = field(default_factory=SnapshotUse)
     seed: int | None = None
 
-    @classmethod
-    def from_wire(cls, value: Mapping[str, Any]) -> Done:
-        """Build the event again from its JSON form."""
-        parts = dict(value)
-        parts["usage"] = Usage.from_wire(value.get("usage", {}))
-        parts["timings"] = Timings.from_wire(value.get("timings", {}))
-        parts["snapshot"] = SnapshotUse.from_wire(value.get("snapshot", {}))
-        return super(Done, cls).from_wire(parts)
-
 
 Event = Token | Switch | Warn | Failure | Done
 _EVENTS: dict[str, type[Wire]] = {
@@ -295,9 +274,10 @@ def event_from_wire(value: Mapping[str, Any]) -> Event:
     Raises:
         UsageError: the type or a field is unknown.
     """
-    kind = _EVENTS.get(str(value.get("type")))
+    named = value.get("type") if isinstance(value, Mapping) else None
+    kind = _EVENTS.get(named) if isinstance(named, str) else None
     if kind is None:
-        raise UsageError(f"unknown event type {value.get('type')!r}")
+        raise UsageError(f"unknown event type {named!r}")
     return kind.from_wire(value)  # type: ignore[return-value]  # every value of _EVENTS is one
 
 

@@ -15,6 +15,7 @@ MAX_FILE_LINES = 400
 # give it a floor first.
 FLOORS = {
     "errors": 0,
+    "wire": 0,
     "core": 0,
     "paths": 0,
     "fileio": 0,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from edgellm.core import Mode, Tier, Wire
+from edgellm.core import Mode, Tier
 from edgellm.engines.base import EngineSettings
+from edgellm.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
