@@ -43,7 +43,7 @@ class Wire:
         return cls(**read_fields(cls, value, cls.__name__))
 
 
-def read_fields(cls: type[Wire], value: object, where: str) -> dict[str, Any]:
+def read_fields(cls: type[Any], value: object, where: str) -> dict[str, Any]:
     """Return the constructor's arguments from the JSON form of a value.
 
     Args:
