@@ -25,13 +25,17 @@ def home_dir() -> Path:
         import platformdirs
 
         return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
-    path = Path(chosen).expanduser()
+    try:
+        path = Path(chosen).expanduser()
+        is_other = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError) as err:  # RuntimeError: `~name` of a user who does not exist
+        raise UsageError(f"{HOME_VARIABLE}={chosen!r} cannot be used: {err}") from err
     if not path.is_absolute():
         raise UsageError(
             f"{HOME_VARIABLE}={chosen!r} is not an absolute path",
             hint=f"export {HOME_VARIABLE}=/some/folder",
         )
-    if path.exists() and not path.is_dir():
+    if is_other:
         raise UsageError(f"{HOME_VARIABLE}={chosen!r} is not a folder")
     return path
 

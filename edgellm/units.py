@@ -24,8 +24,9 @@ _FACTORS: Final = {
     "mib": MIB,
     "gib": GIB,
 }
-_BYTES: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_BYTES: Final = re.compile(r"\s*([0-9]{1,18})(?:\.([0-9]{1,9}))?\s*([a-zA-Z]*)\s*")
 _STEP: Final = 1000
+_MAX_DECIMALS: Final = 9
 
 
 def format_bytes(n_bytes: int) -> str:
@@ -33,11 +34,11 @@ def format_bytes(n_bytes: int) -> str:
     if n_bytes < _STEP:
         return f"{n_bytes} B"
     value = float(n_bytes)
-    for unit in ("kB", "MB", "GB", "TB"):
+    for unit in ("kB", "MB", "GB"):
         value /= _STEP
-        if value < _STEP or unit == "TB":
+        if round(value, 1) < _STEP:
             return f"{value:.1f} {unit}"
-    raise AssertionError  # the loop always returns at TB
+    return f"{value / _STEP:.1f} TB"
 
 
 def parse_bytes(text: str) -> int:
@@ -47,13 +48,15 @@ def parse_bytes(text: str) -> int:
         UsageError: the text is not a number with a known unit.
     """
     match = _BYTES.fullmatch(text)
-    factor = _FACTORS.get(match.group(2).lower()) if match else None
+    factor = _FACTORS.get(match.group(3).lower()) if match else None
     if match is None or factor is None:
         known = ", ".join(unit for unit in _FACTORS if unit)
         raise UsageError(
             f"{text!r} is not a size in bytes", hint=f"use a number and one of {known}"
         )
-    return int(float(match.group(1)) * factor)
+    # Whole numbers throughout: a float loses bits above 2**53.
+    billionths = int(match.group(1) + (match.group(2) or "").ljust(_MAX_DECIMALS, "0"))
+    return billionths * factor // 10**_MAX_DECIMALS
 
 
 def format_rate(n: float, seconds: float, unit: str) -> str:

@@ -56,7 +56,8 @@ def read_fields(cls: type[Any], value: object, where: str) -> dict[str, Any]:
     """
     if not isinstance(value, Mapping):
         raise UsageError(f"{where} must be an object, not {type(value).__name__}")
-    kinds, given = _kinds(cls), dict(value)
+    kinds = _kinds(cls)  # type: ignore[arg-type]  # mypy takes the class for its instance
+    given = dict(value)
     named = getattr(cls, "type", None)
     if given.pop("type", named) != named:
         raise UsageError(f"{where} has type {value['type']!r}")
