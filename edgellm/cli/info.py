@@ -31,6 +31,7 @@ ENGINES: Final = (
 """Module to look for, distribution that has the version, and how to get it."""
 
 _DRY_TYPES: Final = ("f16", "q8_0", "q4_0")
+_BYTES_AS: Final = "bytes_as_"
 
 
 def info(
@@ -104,7 +105,7 @@ def checkpoint_facts(path: Path) -> dict[str, Any]:
         "architecture": plans[0].architecture,
         "parameters": plans[0].n_params,
         "tensors": len(plans[0].tensors),
-        **{f"bytes_as_{plan.type}": plan.out_bytes for plan in plans},
+        **{f"{_BYTES_AS}{plan.type}": plan.out_bytes for plan in plans},
         "warnings": list(plans[0].warnings),
     }
 
@@ -171,10 +172,13 @@ _FORMAT: Final[Mapping[str, Callable[[Any], str]]] = {
     "chat_template": _yes_no,
     "file_bytes": format_bytes,
     "warnings": lambda texts: "; ".join(texts) or "none",
-    **{f"bytes_as_{name}": format_bytes for name in _DRY_TYPES},
+    **{f"{_BYTES_AS}{name}": format_bytes for name in _DRY_TYPES},
 }
 
 
 def _shown(key: str, value: object) -> tuple[str, str]:
-    label = key.removesuffix("_tokens").replace("bytes_as", "size as").replace("_", " ")
-    return label.replace("file bytes", "size"), _FORMAT.get(key, str)(value)
+    if key.startswith(_BYTES_AS):
+        label = f"size as {key.removeprefix(_BYTES_AS)}"
+    else:
+        label = key.removesuffix("_tokens").replace("file_bytes", "size").replace("_", " ")
+    return label, _FORMAT.get(key, str)(value)

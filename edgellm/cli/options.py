@@ -254,10 +254,10 @@ def with_options(options_class: type[T]) -> Callable[[Command], Command]:
             chosen = {field.name: values.pop(field.name) for field in fields}
             command(**values, options=options_class(**chosen))
 
-        own_hints = get_type_hints(command, include_extras=True)
+        # Not get_type_hints: on Python 3.10 it hides `Annotated` where the default is None.
         own = [
-            parameter.replace(annotation=own_hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in inspect.signature(command).parameters.items()
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
             if name != "options"
         ]
         call.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]  # read by inspect.signature
