@@ -17,7 +17,7 @@ from edgellm.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BAR_WIDTH: Final = 24
+_BAR_WIDTH: Final = 12
 _REDRAW_S: Final = 0.1
 _TENTH: Final = 10
 

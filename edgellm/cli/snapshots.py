@@ -79,7 +79,7 @@ def check(
     if not as_json:
         render.write_out(f"problems: {len(findings)}, left: {left}\n")
     if left:
-        render.error(f"{left} snapshots are damaged", "run `edgellm snapshots check --fix`")
+        render.error(f"damaged snapshots: {left}", "run `edgellm snapshots check --fix`")
         raise typer.Exit(EXIT_FAILURE)
 
 
