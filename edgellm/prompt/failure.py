@@ -56,6 +56,8 @@ def _words(err: BaseException) -> str:
         if isinstance(err, kind):
             return words
     text = getattr(err, "message", None) or str(err) or type(err).__name__
+    if "int_max_str_digits" in str(text):
+        text = "it makes too large a number"
     if isinstance(err, KeyError):
         text = f"no {text}"
     one_line = " ".join(str(text).split())

@@ -73,6 +73,7 @@ def allowed_tests(meter: Callable[[], Meter]) -> dict[str, Any]:
 
     def metered(test: Any) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
+            meter().step()
             if len(args) > 1:
                 for arg in args:
                     meter().seen(arg)
@@ -85,7 +86,9 @@ def allowed_tests(meter: Callable[[], Meter]) -> dict[str, Any]:
     return {name: metered(test) for name, test in TESTS.items()}
 
 
-def guard_method(meter: Meter, owner: Any, name: str, args: tuple[Any, ...]) -> None:
+def guard_method(
+    meter: Meter, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Refuse a method call on a plain value whose result would be too large; count the rest."""
     if not isinstance(owner, str):
         (meter.seen if name in {"count", "index"} else meter.iterated)(owner)
@@ -98,7 +101,9 @@ def guard_method(meter: Meter, owner: Any, name: str, args: tuple[Any, ...]) -> 
     elif name == "join" and args:
         _check_join(meter, owner, args[0])
     elif name in {"split", "rsplit"}:
-        _check_split(owner, *args)
+        _check_split(owner, *args, **kwargs)
+    elif name == "splitlines":
+        _check_split(owner, "\n")
 
 
 def check_width(width: Any) -> None:
@@ -148,22 +153,22 @@ def _check_fields(meter: Meter, text: str, n_fields: int, values: Any) -> None:
 
 def _check_replace(meter: Meter, text: str, old: Any, new: Any, count: Any = -1) -> None:
     if not (isinstance(old, str) and isinstance(new, str)):
-        return
+        raise SecurityError("replace takes two texts")
     n_found = text.count(old)
     if isinstance(count, int) and count >= 0:
         n_found = min(n_found, count)
     meter.text(len(text) + n_found * max(0, len(new) - len(old)))
 
 
-def _check_split(text: str, separator: Any = None, maxsplit: int = -1) -> None:
-    if separator and maxsplit < 0 and text.count(separator) > MAX_ITEMS:
+def _check_split(text: str, sep: Any = None, maxsplit: Any = -1) -> None:
+    # As many parts are split off as are allowed, to see whether anything is left to split.
+    if len(text) > MAX_ITEMS and maxsplit < 0 and len(text.split(sep, MAX_ITEMS)) > MAX_ITEMS:
         raise SecurityError(f"a value has more than {MAX_ITEMS} items")
 
 
 def _check_join(meter: Meter, separator: Any, items: Any) -> None:
     if isinstance(items, (list, tuple, dict, str)):
-        n_between = len(separator) if isinstance(separator, str) else 24
-        meter.text(printed_chars(meter, items) + n_between * len(items))
+        meter.text(printed_chars(meter, items) + printed_chars(meter, separator) * len(items))
 
 
 def _metered(
@@ -180,8 +185,8 @@ def _metered(
             raise SecurityError(f"filter {name!r} would make more than {MAX_ITEMS} items")
         if name in _DEEP:
             count.seen(value)
-        elif name in _SHALLOW:
-            count.iterated(value)
+        elif name in _SHALLOW and isinstance(value, (str, list, tuple, dict, range)):
+            count.step(len(value))
         for arg in (*rest, *kwargs.values()):
             count.seen(arg)
         if name in _CHECKS:
@@ -197,7 +202,7 @@ def _check_padding(meter: Meter, value: Any, *options: Any) -> None:
     for option in options:
         check_width(len(option) if isinstance(option, str) else option)
     n_lines = value.count("\n") + 1 if isinstance(value, str) else 1
-    meter.text(n_lines * sum(o if isinstance(o, int) else 4 for o in options))
+    meter.text(n_lines * sum(o if isinstance(o, int) else printed_chars(meter, o) for o in options))
 
 
 def _check_round(meter: Meter, value: Any, *options: Any) -> None:

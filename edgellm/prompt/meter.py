@@ -17,7 +17,7 @@ from jinja2.runtime import LoopContext, Undefined
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MAX_STEPS = 2_000_000
+MAX_STEPS = 1_000_000
 MAX_CHARS = 1 << 22
 MAX_ITEMS = 100_000
 MAX_DEPTH = 32
@@ -36,7 +36,8 @@ class Meter:
 
     def __init__(self, input_chars: int = 0) -> None:
         self._steps_left = MAX_STEPS + STEPS_PER_INPUT_CHAR * input_chars
-        self._chars_left = MAX_CHARS + CHARS_PER_INPUT_CHAR * input_chars
+        self._max_chars = MAX_CHARS + CHARS_PER_INPUT_CHAR * input_chars
+        self._chars_left = self._max_chars
 
     def step(self, n_steps: int = 1) -> None:
         """Count work, one step being about one turn of an empty loop."""
@@ -113,6 +114,8 @@ class Meter:
                     n_chars += 24
                     if printable and not is_plain(item):
                         raise SecurityError("only texts, numbers, lists and mappings can be text")
+                if n_chars > self._max_chars:
+                    raise SecurityError("a value has too much text")
                 if n_items > MAX_ITEMS:
                     raise SecurityError(f"a value has more than {MAX_ITEMS} items")
             else:

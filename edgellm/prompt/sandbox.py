@@ -34,6 +34,7 @@ _GLOBALS = ("cycler", "dict", "joiner", "namespace", "range")
 # Plain conversions only: glibc reads "%999999999Y" as a width.
 _STRFTIME = re.compile(r"(?:[^%]|%[-#]?[A-Za-z%])*", re.DOTALL)
 _MAX_STRFTIME_CHARS = 256
+_CALL_STEPS = 8
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -73,12 +74,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Call something from a template, if that is safe, and count it."""
-        self.meter.step()
+        self.meter.step(_CALL_STEPS)
         for arg in (*args, *kwargs.values()):
             (self.meter.iterated if isinstance(obj, LoopContext) else self.meter.seen)(arg)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, (str, list, tuple, dict, range)):
-            filters.guard_method(self.meter, owner, obj.__name__, args)
+            # Jinja adds the variables of an enclosing loop or block, which `context.call` drops.
+            named = {name: kwargs[name] for name in kwargs if not name.startswith("_")}
+            filters.guard_method(self.meter, owner, obj.__name__, args, named)
         if not self.is_safe_callable(obj):
             raise SecurityError("it calls something that may not be called")
         return self.meter.made(context.call(obj, *args, **kwargs))
