@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from typing import TYPE_CHECKING, BinaryIO
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 PRIVATE_FILE_MODE = 0o600
 PRIVATE_DIR_MODE = 0o700
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_TEMP_NAME = re.compile(r"\..+\.([0-9]{1,10})\.[0-9a-f]+\.tmp", re.DOTALL)
+_MAX_PID = (1 << 31) - 1
 
 
 def no_fault(step: str, path: str) -> None:
@@ -60,10 +63,9 @@ def temp_name(final: Path) -> Path:
 
 def temp_owner(path: Path) -> int | None:
     """Return the process id in a `temp_name`, or None if the name is not of that form."""
-    parts = path.name.split(".")
-    if len(parts) < 4 or parts[0] or parts[-1] != "tmp" or not parts[-3].isdigit():
-        return None
-    return int(parts[-3])
+    match = _TEMP_NAME.fullmatch(path.name)
+    pid = int(match.group(1)) if match else 0
+    return pid if 0 < pid <= _MAX_PID else None
 
 
 class AtomicWriter:
@@ -89,11 +91,17 @@ class AtomicWriter:
         self._file: BinaryIO | None = None
 
     def __enter__(self) -> AtomicWriter:
-        """Create the temporary file; it must not exist."""
-        self._fault("create", str(self.temp))
+        """Create the temporary file; it must not exist.
+
+        Raises:
+            FileExistsError: it does.
+            DoesNotFit: the disk is full.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         flags |= getattr(os, "O_BINARY", 0)
-        fd = os.open(self.temp, flags, self._mode)
+        with self._room():
+            self._fault("create", str(self.temp))
+            fd = os.open(self.temp, flags, self._mode)
         self._file = os.fdopen(fd, "wb", buffering=0)
         return self
 
@@ -106,47 +114,62 @@ class AtomicWriter:
         if self._file is None:
             raise ValueError("write outside the with block")
         view = memoryview(data).cast("B")
-        try:
+        with self._room():
             while view.nbytes:
                 self._fault("write", str(self.temp))
                 n = self._file.write(view)
                 self.n_bytes += n
                 view = view[n:]
-        except OSError as err:
-            if err.errno in _DISK_FULL:
-                raise DoesNotFit(
-                    f"the disk is full after {self.n_bytes} bytes",
-                    path=self.final,
-                    hint="free some space or choose another folder",
-                ) from err
-            raise
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Sync and rename, or remove the temporary when the block failed."""
-        try:
-            if kind is None:
-                self._commit()
-        finally:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-            with contextlib.suppress(FileNotFoundError):
-                self.temp.unlink()
 
     def sync(self) -> None:
-        """Force what was written so far to the disk."""
-        if self._file is not None:
-            self._fault("fsync", str(self.temp))
-            os.fsync(self._file.fileno())
+        """Force what was written so far to the disk.
 
-    def _commit(self) -> None:
-        self.sync()
+        Raises:
+            DoesNotFit: the disk is full, which some file systems say only now.
+        """
         if self._file is not None:
-            self._file.close()  # Windows cannot rename an open file
-        self._fault("rename", str(self.final))
-        self.temp.replace(self.final)
-        self._fault("fsync_dir", str(self.final.parent))
-        fsync_dir(self.final.parent)
+            with self._room():
+                self._fault("fsync", str(self.temp))
+                os.fsync(self._file.fileno())
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Sync and rename, or remove the temporary when the block or that failed."""
+        renamed = False
+        try:
+            if kind is None:
+                self.sync()
+                self._close()  # Windows cannot rename an open file
+                with self._room():
+                    self._fault("rename", str(self.final))
+                    self.temp.replace(self.final)
+                    renamed = True  # from here on the temporary's name may be another writer's
+                    self._fault("fsync_dir", str(self.final.parent))
+                    fsync_dir(self.final.parent)
+        finally:
+            self._close()
+            if not renamed:
+                with contextlib.suppress(FileNotFoundError):
+                    self.temp.unlink()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with self._room():
+                file.close()
+
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Turn the system's ways to say that the disk is full into `DoesNotFit`."""
+        try:
+            yield
+        except OSError as err:
+            if err.errno not in _DISK_FULL:
+                raise
+            raise DoesNotFit(
+                f"the disk is full after {self.n_bytes} bytes",
+                path=self.final,
+                hint="free some space or choose another folder",
+            ) from err
 
 
 def write_atomic(
@@ -168,10 +191,11 @@ def open_regular(path: Path, *, follow: bool = False) -> Iterator[tuple[BinaryIO
     if not follow:
         flags |= getattr(os, "O_NOFOLLOW", 0)
     fd = os.open(path, flags)  # non-blocking: opening a pipe must not hang
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)  # here, because fdopen refuses a folder and leaves it open
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     with os.fdopen(fd, "rb", buffering=0) as file:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
         yield file, status
 
 

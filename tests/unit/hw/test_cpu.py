@@ -1,0 +1,116 @@
+"""The thread count of containers and machines."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edgellm.hw.cpu import available_threads
+
+
+@pytest.fixture
+def many_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process run on 64 CPUs."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+
+
+@pytest.fixture
+def v2(tmp_path: Path):
+    """Write a `cpu.max` file."""
+
+    def write(text: str | bytes) -> Path:
+        path = tmp_path / "cpu.max"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def v1(tmp_path: Path):
+    """Write the two files of cgroup v1's CPU controller."""
+
+    def write(quota: str, period: str) -> Path:
+        folder = tmp_path / "cpu"
+        folder.mkdir()
+        (folder / "cpu.cfs_quota_us").write_text(quota)
+        (folder / "cpu.cfs_period_us").write_text(period)
+        return folder
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "n_threads"),
+    [
+        ("200000 100000\n", 2),
+        ("150000 100000\n", 2),
+        ("50000 100000\n", 1),
+        ("1000 100000\n", 1),
+        ("6400000 100000\n", 64),
+        ("99999999 100000\n", 64),
+        ("max 100000\n", 64),
+        ("", 64),
+        ("200000\n", 64),
+        ("200000 0\n", 64),
+        ("0 100000\n", 64),
+        ("-1 100000\n", 64),
+        ("2e5 1e5\n", 64),
+        (b"\xff\xfe", 64),
+    ],
+)
+def test_quota_of_version_2(many_cpus, v2, tmp_path: Path, text: str, n_threads: int) -> None:
+    """A fraction counts as a whole thread; what cannot be read limits nothing."""
+    assert n_threads == available_threads(v2(text), tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "n_threads"),
+    [
+        ("400000\n", "100000\n", 4),
+        ("250000\n", "100000\n", 3),
+        ("-1\n", "100000\n", 64),
+        ("100000\n", "0\n", 64),
+        ("", "", 64),
+    ],
+)
+def test_quota_of_version_1(
+    many_cpus, v1, tmp_path: Path, quota: str, period: str, n_threads: int
+) -> None:
+    """The older files, where `-1` is no limit."""
+    assert n_threads == available_threads(tmp_path / "none", v1(quota, period))
+
+
+def test_version_1_counts_where_version_2_sets_no_limit(many_cpus, v2, v1) -> None:
+    """A machine with both hierarchies has its limit in one of them."""
+    folder = v1("300000", "100000")
+    assert 3 == available_threads(v2("max 100000\n"), folder)
+    assert 2 == available_threads(v2("200000 100000\n"), folder)
+
+
+def test_affinity_counts_before_any_quota(tmp_path: Path, v2) -> None:
+    """A process pinned to one CPU runs one thread, whatever its group may use."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert 1 == available_threads(v2("800000 100000\n"), tmp_path / "none")
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_without_affinity_the_machine_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS; an unknown number of CPUs is one."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert 3 == available_threads(tmp_path / "none", tmp_path / "none")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert 1 == available_threads(tmp_path / "none", tmp_path / "none")
+
+
+def test_this_machine_has_at_least_one() -> None:
+    """The real files, whatever they say."""
+    assert 1 <= available_threads() <= (os.cpu_count() or 1)
