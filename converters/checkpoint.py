@@ -105,7 +105,7 @@ def _shards(folder: Path, weight_map: dict[str, str] | None) -> list[Path]:
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing:
             raise ModelNotFound(
-                f"{len(missing)} of {len(shards)} weight files are missing: {_few(missing)}",
+                f"{len(missing)} of {len(shards)} weight files are missing: {few(missing)}",
                 path=folder,
                 hint="download them again",
             )
@@ -116,7 +116,7 @@ def _shards(folder: Path, weight_map: dict[str, str] | None) -> list[Path]:
     pickles = sorted(path.name for kind in _PICKLES for path in folder.glob(kind))
     if pickles:
         raise ModelUnsupported(
-            f"only pickled weights ({_few(pickles)}), which can run code when they are opened",
+            f"only pickled weights ({few(pickles)}), which can run code when they are opened",
             path=folder,
             hint="get the safetensors version of the checkpoint",
         )
@@ -126,12 +126,13 @@ def _shards(folder: Path, weight_map: dict[str, str] | None) -> list[Path]:
 def _check_index(index: Path, weight_map: dict[str, str], tensors: dict[str, TensorSource]) -> None:
     lost = [name for name in weight_map if name not in tensors]
     if lost:
-        raise ModelCorrupt(f"tensors are in no file: {_few(lost)}", path=index)
+        raise ModelCorrupt(f"tensors are in no file: {few(lost)}", path=index)
     moved = [name for name, shard in weight_map.items() if tensors[name].path.name != shard]
     if moved:
-        raise ModelCorrupt(f"tensors are in another file than said: {_few(moved)}", path=index)
+        raise ModelCorrupt(f"tensors are in another file than said: {few(moved)}", path=index)
 
 
-def _few(names: list[str]) -> str:
+def few(names: list[str]) -> str:
+    """List names for a message, the first few of them."""
     shown = ", ".join(name[:100] for name in names[:_MAX_NAMED])
     return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more"

@@ -7,14 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import TensorMismatch
-from edgellm.fileio import open_regular
 from edgellm.formats.checked_json import read_json_object
 from edgellm.kernels.ggml import GgmlType, row_bytes, traits
 
 from . import recipe_for
-from .checkpoint import open_checkpoint, require_float
+from .checkpoint import few, open_checkpoint
 from .gguf_head import pack_head, padding
+from .match import match_tensors
 from .recipe import Transform
 from .spec import Config, architecture_of, read_spec, refuse_quantized
 from .special import read_specials
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .checkpoint import Checkpoint, TensorSource
+    from .checkpoint import TensorSource
     from .recipe import KeyValues, Recipe, TensorRule
     from .spec import ModelSpec
     from .tokenizer import Vocabulary
@@ -39,8 +38,6 @@ TYPES: Final = {
     "q8_0": (GgmlType.Q8_0, 7),
     "q4_0": (GgmlType.Q4_0, 2),
 }
-_MAX_LISTED: Final = 6
-_COMPARE_BYTES: Final = 1 << 20
 _LICENCE: Final = re.compile(r"^license:[ \t]*['\"]?([\w.+-]{1,64})['\"]?[ \t]*$", re.MULTILINE)
 _MAX_CARD_BYTES: Final = 1 << 16
 
@@ -114,11 +111,11 @@ def make_plan(folder: Path, type_name: str) -> FilePlan:
     spec = read_spec(config)
     recipe.check(config, spec)
     warnings: list[str] = []
-    rules = _match(checkpoint, recipe, spec, warnings)
+    rules = match_tensors(checkpoint, recipe, spec, warnings)
     vocabulary = read_vocabulary(folder, spec.n_vocab)
     specials = read_specials(folder, config, vocabulary)
     warnings += [*vocabulary.warnings, *specials.warnings]
-    tensors = _tensors(checkpoint, recipe, spec, rules, type_name, warnings)
+    tensors = _tensors(recipe, spec, rules, type_name, warnings)
     values = _key_values(folder, recipe, spec, vocabulary, TYPES[type_name][1])
     values |= specials.key_values
     head = pack_head(values, ((t.name, t.shape, int(t.type), t.n_bytes) for t in tensors))
@@ -127,86 +124,7 @@ def make_plan(folder: Path, type_name: str) -> FilePlan:
     return FilePlan(spec, values, tuple(tensors), head, n_bytes, n_params, tuple(warnings))
 
 
-def _match(
-    checkpoint: Checkpoint, recipe: Recipe, spec: ModelSpec, warnings: list[str]
-) -> list[tuple[TensorSource, str, TensorRule]]:
-    """Pair every tensor of the checkpoint with its rule; names and shapes must agree exactly."""
-    tied = _is_tied(checkpoint, recipe, spec, warnings)
-    rules = [row for row in recipe.expand(spec) if not (tied and row[2].is_output)]
-    known = {source for source, _, _ in rules} | ({recipe.output} if tied else set())
-    missing = [source for source, _, _ in rules if source not in checkpoint.tensors]
-    unknown = [
-        name
-        for name in checkpoint.tensors
-        if name not in known and not name.endswith(recipe.ignored)
-    ]
-    if missing or unknown:
-        faults = [f"missing {_few(missing)}"] if missing else []
-        faults += [f"unknown {_few(unknown)}"] if unknown else []
-        raise TensorMismatch(f"tensors: {'; '.join(faults)}", path=checkpoint.folder)
-    made = []
-    for source, target, rule in rules:
-        tensor = checkpoint.tensors[source]
-        require_float(tensor)
-        if tensor.entry.shape != rule.shape(spec):
-            raise TensorMismatch(
-                f"tensor {source!r} is {list(tensor.entry.shape)}, "
-                f"config.json means {list(rule.shape(spec))}",
-                path=tensor.path,
-            )
-        made.append((tensor, target, rule))
-    return made
-
-
-def _is_tied(checkpoint: Checkpoint, recipe: Recipe, spec: ModelSpec, warnings: list[str]) -> bool:
-    """Decide whether the output matrix is the embedding; never on a guess that changes answers."""
-    output = checkpoint.tensors.get(recipe.output)
-    embedding = checkpoint.tensors.get(recipe.embedding)
-    if output is None:
-        if spec.tied is False:
-            raise TensorMismatch(
-                f"{recipe.output} is missing and config.json says tie_word_embeddings is false",
-                path=checkpoint.folder,
-                hint="a file of the checkpoint is missing, or the flag is wrong",
-            )
-        if spec.tied is None:
-            warnings.append(
-                f"no {recipe.output} and no tie_word_embeddings: the embedding is the output too"
-            )
-        return True
-    if not spec.tied or embedding is None:
-        return False
-    if _same_bytes(output, embedding):
-        return True
-    warnings.append(
-        f"config.json says tie_word_embeddings, but {recipe.output} differs from the embedding: "
-        "it is kept"
-    )
-    return False
-
-
-def _same_bytes(one: TensorSource, two: TensorSource) -> bool:
-    a, b = one.entry, two.entry
-    if (a.dtype, a.shape) != (b.dtype, b.shape):
-        return False
-    with (
-        open_regular(one.path, follow=True) as (file_a, _),
-        open_regular(two.path, follow=True) as (file_b, _),
-    ):
-        file_a.seek(a.offset)
-        file_b.seek(b.offset)
-        left = a.n_bytes
-        while left:
-            n = min(left, _COMPARE_BYTES)
-            chunk = file_a.read(n)
-            if len(chunk) != n or chunk != file_b.read(n):
-                return False
-            left -= n
-    return True
-
-
 def _tensors(
-    checkpoint: Checkpoint,
     recipe: Recipe,
     spec: ModelSpec,
     rules: list[tuple[TensorSource, str, TensorRule]],
@@ -233,10 +151,8 @@ def _tensors(
     if coarse:
         warnings.append(
             f"{len(coarse)} tensors have rows that are no multiple of "
-            f"{traits(wanted).block_size} and stay f16: {_few(coarse)}"
+            f"{traits(wanted).block_size} and stay f16: {few(coarse)}"
         )
-    if not checkpoint.tensors:
-        raise TensorMismatch("the checkpoint holds no tensors", path=checkpoint.folder)
     return made
 
 
@@ -287,8 +203,3 @@ def _licence(card: Path) -> str | None:
         return None
     found = _LICENCE.search(text.split("\n---", 1)[0])
     return found.group(1) if found else None
-
-
-def _few(names: list[str]) -> str:
-    shown = ", ".join(name[:100] for name in names[:_MAX_LISTED])
-    return shown if len(names) <= _MAX_LISTED else f"{shown} and {len(names) - _MAX_LISTED} more"

@@ -114,7 +114,9 @@ def _header_length(head: bytearray, size: int, path: Path) -> int:
             raise ModelCorrupt("a Git LFS pointer, not the weights", path=path, hint=_PULL)
         if head.lstrip().startswith((b"<!", b"<h", b"<H", b"<?")):
             raise ModelCorrupt("a web page, not the weights", path=path, hint=_AGAIN)
-        raise ModelCorrupt(f"header of {length} bytes; at most {MAX_HEADER_BYTES}", path=path)
+        raise ModelCorrupt(
+            f"header of {length} bytes; at most {MAX_HEADER_BYTES}", path=path, hint=_AGAIN
+        )
     if length > size - _LENGTH_BYTES:
         raise ModelCorrupt(
             f"the header needs {length + _LENGTH_BYTES} bytes, the file has {size}",
