@@ -109,10 +109,12 @@ class ScriptedMemory:
         return (grid >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
 
     def truncate(self, n_tokens: int) -> bool:
-        """Forget all but the first `n_tokens`; False where rows the window then needs are gone."""
+        """Forget all but the first `n_tokens`; False where that is not the memory there once was."""
         if not 0 <= n_tokens <= self.n_tokens:
             return False
         if 0 < n_tokens < self.n_tokens and self._window_first > max(0, n_tokens - self.n_window):
+            return False
+        if 0 < n_tokens < self._n_restored:
             return False
         self.n_tokens = n_tokens
         if n_tokens == 0:

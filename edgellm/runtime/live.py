@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from edgellm.prompt.boundary import Boundary
 
@@ -69,19 +69,35 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def make_prompt(
-    text: str, boundary: Boundary, live: Live | None, encode_more: Callable[[str], list[int]]
+    text: str,
+    boundary: Boundary,
+    live: Live | None,
+    encode_more: Callable[[str], list[int]],
+    special_ids: Collection[int],
 ) -> Prompt:
     """Return the prompt, with the tokens that were generated kept as they were generated.
 
     A model may write a word in other tokens than the tokenizer would. Where the rendered text starts
     with the live text, only what follows is tokenised, so that a conversation is never re-read.
+
+    Args:
+        text: as rendered.
+        boundary: of this text, tokenised as a whole.
+        live: what is in memory.
+        encode_more: tokenises the text behind the live text.
+        special_ids: control tokens. Only they part a text: before anything else a tokenizer may
+            join what stands on both sides, or put a space between.
     """
-    if live is not None and live.text and len(live.text) < len(text):
-        is_next = text.startswith(live.text) and live.n_prefix == boundary.n_prefix
-        if is_next and live.shares_prefix(Prompt(text, boundary.tokens, boundary.n_prefix)):
-            more = encode_more(text[len(live.text) :])
-            return Prompt(text, (*live.tokens, *more), boundary.n_prefix)
-    return Prompt(text, boundary.tokens, boundary.n_prefix)
+    prompt = Prompt(text, boundary.tokens, boundary.n_prefix)
+    if live is None or not live.text or not text.startswith(live.text):
+        return prompt
+    n_prefix = boundary.n_prefix
+    if live.n_prefix != n_prefix or live.tokens[:n_prefix] != boundary.tokens[:n_prefix]:
+        return prompt
+    more = encode_more(text[len(live.text) :])
+    if not more or more[0] not in special_ids:
+        return prompt
+    return Prompt(text, (*live.tokens, *more), n_prefix)
 
 
 def live_after(

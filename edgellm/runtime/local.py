@@ -5,28 +5,23 @@ from __future__ import annotations
 import threading
 from datetime import datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from edgellm.core import Done, Failure, Mode, Tier, Timings, Token, Usage, Warn
-from edgellm.errors import (
-    Cancelled,
-    EdgeLLMError,
-    EngineFailed,
-    PromptTooLong,
-    SnapshotIncompatible,
-)
+from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, UsageError
 from edgellm.prompt.boundary import prompt_encoder, stable_prefix
 from edgellm.prompt.template import make_prompter
 from edgellm.runtime.generate import Decoding
 from edgellm.runtime.live import live_after, make_prompt
-from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller, save_later
+from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller
+from edgellm.runtime.room import Room
 from edgellm.runtime.sampling import Sampler
 from edgellm.runtime.session import SessionFacts, SessionOptions
 from edgellm.runtime.text import TextJoiner
 from edgellm.store.background import SnapshotWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -35,9 +30,6 @@ if TYPE_CHECKING:
     from edgellm.runtime.live import Live, Prompt
     from edgellm.runtime.prefill import Prefilled
     from edgellm.store.snapshots import SnapshotStore
-
-MIN_AUTO_CTX: Final = 4096
-ANSWER_ROOM: Final = 1024
 
 
 def open_session(path: Path, options: SessionOptions) -> LocalSession:
@@ -104,9 +96,14 @@ class LocalSession:
         )
         self._writer = SnapshotWriter(kept) if kept else None
         self._warnings = self._opening_warnings(block)
+        self._room = Room(engine, self.options.n_ctx)
         self._live: Live | None = None
-        self._stopped = threading.Event()
+        self._n_cancels = 0
+        self._answering = False
         self._closed = False
+        # Held while the engine works, not while an answer waits for its reader. Reentrant: garbage
+        # collection may close an answer that was given up, anywhere.
+        self._working = threading.RLock()
 
     def _opening_warnings(self, block: str) -> list[str]:
         """Return what is said once, with the first answer."""
@@ -139,39 +136,63 @@ class LocalSession:
         )
 
     def stream(self, request: Request) -> Iterator[Event]:
-        """Answer a request piece by piece."""
-        try:
-            yield from self._answer(request)
-        except EdgeLLMError as err:
-            yield Failure(err.code, str(err), err.exit_code)
+        """Answer a request piece by piece; `cancel` counts from this call on."""
+        return _with_failure(self._steps(self._answer(request, self._n_cancels)))
 
     def generate(self, request: Request) -> Done:
         """Answer a request whole."""
-        for event in self._answer(request):
+        for event in self._steps(self._answer(request, self._n_cancels)):
             if isinstance(event, Done):
                 return event
         raise EngineFailed("the answer ended without a result")
 
-    def _answer(self, request: Request) -> Iterator[Event]:
-        if self._closed:
-            raise EngineFailed("the session is closed")
-        self._stopped.clear()
-        self.engine.resume()
+    def _steps(self, answer: Generator[Event, None, None]) -> Iterator[Event]:
+        """Make an answer event by event, so that `close` in another thread finds the engine idle."""
+        event: Event | None = None
+        try:
+            while not isinstance(event, Done):
+                with self._working:
+                    if self._closed:
+                        raise EngineFailed("the session is closed")
+                    event = next(answer)
+                yield event
+        finally:
+            with self._working:
+                answer.close()
+
+    def _answer(self, request: Request, n_cancels: int) -> Generator[Event, None, None]:
+        if self._answering:
+            raise UsageError(
+                "this session is making another answer",
+                hint="read that one to its end or close its iterator first",
+            )
+        self._answering = True
+        try:
+            self.engine.resume()
+            if self._n_cancels != n_cancels:
+                self.engine.cancel()  # it came before the first event was asked for
+            yield from self._events(request, lambda: self._n_cancels != n_cancels)
+        finally:
+            self._answering = False
+
+    def _events(self, request: Request, cancelled: Callable[[], bool]) -> Iterator[Event]:
         started = perf_counter()
         while self._warnings:
             yield Warn(self._warnings.pop(0))
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
-        live, self._live = self._live, None  # until the answer ends in order, nothing is known
+        prompt = self._prompt(request.messages, self._live)
+        n_ctx = self._room.wanted(len(prompt.tokens))
+        # Until here a request could be refused without loss; from here on nothing is known of the
+        # memory until the answer has ended in order.
+        live, self._live = self._live, None
         try:
-            prompt = self._prompt(request.messages, live)
-            filled = self._fill(prompt, live)
+            filled = self._prefiller.run(prompt, self._room.make(n_ctx, live))
         except Cancelled:
-            self.engine.resume()
-            if self.engine.n_ctx:
-                self.engine.truncate(0)
-            yield Done("", "cancelled", seed=sampler.seed)
+            self.engine.truncate(0)
+            usage = Usage(prompt_tokens=len(prompt.tokens))
+            yield Done("", "cancelled", usage=usage, seed=sampler.seed)
             return
-        yield from self._decode(request, prompt, filled, sampler, started)
+        yield from self._decode(request, prompt, filled, sampler, started, cancelled)
 
     def _prompt(self, messages: Sequence[Message], live: Live | None) -> Prompt:
         now = self._clock()
@@ -186,40 +207,8 @@ class LocalSession:
             boundary,
             live,
             lambda more: self.engine.tokenize(more, special=special, add_bos=False),
+            self._vocab.special_ids,
         )
-
-    def _fill(self, prompt: Prompt, live: Live | None) -> Prefilled:
-        n = len(prompt.tokens)
-        wanted = self.options.n_ctx or self._auto_ctx(n)
-        if n >= wanted:
-            raise PromptTooLong(
-                f"the prompt has {n} tokens, the context holds {wanted} and the answer needs some",
-                hint="shorten it or use a larger --ctx",
-            )
-        if wanted > self.engine.n_ctx:
-            live = self._grow(wanted, live)
-        return self._prefiller.run(prompt, live)
-
-    def _auto_ctx(self, n_prompt: int) -> int:
-        """Return min(the model's, max(4096, prompt + room)); once there is one, grow it twofold."""
-        wanted = max(MIN_AUTO_CTX, n_prompt + ANSWER_ROOM)
-        if wanted > self.engine.n_ctx > 0:
-            wanted = max(wanted, 2 * self.engine.n_ctx)
-        return min(self.model.n_ctx_train, wanted)
-
-    def _grow(self, n_ctx: int, live: Live | None) -> Live | None:
-        """Make the context larger and carry the live memory over."""
-        state = None
-        if live is not None and not self.engine.snapshot_block():
-            try:
-                state = self.engine.capture()
-            except SnapshotIncompatible:
-                live = None
-        self.engine.reserve(n_ctx)
-        if state is None:
-            return None
-        self.engine.restore(state)
-        return live
 
     def _decode(
         self,
@@ -228,22 +217,24 @@ class LocalSession:
         filled: Prefilled,
         sampler: Sampler,
         started: float,
+        cancelled: Callable[[], bool],
     ) -> Iterator[Event]:
         sampler.prime(prompt.tokens)
-        state, writer = filled.pending, self._writer
+        unsaved, writer = filled.unsaved, self._writer
+
+        def save() -> None:
+            if unsaved is not None and writer is not None:
+                writer.submit(unsaved.fingerprint, unsaved.tokens, unsaved.state)
+
         decoding = Decoding(
             self.engine,
             filled.logits,
             sampler,
             TextJoiner(request.stop),
             max_tokens=request.max_tokens,
-            n_ctx=self.engine.n_ctx,
-            on_first=(
-                None
-                if state is None or writer is None
-                else lambda: save_later(writer, self.engine, prompt, state)
-            ),
-            cancelled=self._stopped.is_set,
+            n_ctx=self._room.n_ctx,
+            on_first=save,
+            cancelled=cancelled,
         )
         texts: list[str] = []
         ttft_s = 0.0
@@ -279,18 +270,20 @@ class LocalSession:
         return live if self.engine.position == len(live.tokens) else None
 
     def cancel(self) -> None:
-        """End the running answer soon; callable from any thread and from a signal handler."""
-        self._stopped.set()
+        """End the answer asked for last; callable from any thread and from a signal handler."""
+        self._n_cancels += 1
         self.engine.cancel()
 
     def close(self) -> None:
-        """Wait at most two seconds for a snapshot being written, then free the model."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._writer is not None:
-            self._writer.close()
-        self.engine.close()
+        """Cancel what is running, wait for snapshots at most two seconds, then free the model."""
+        self.cancel()
+        with self._working:
+            if self._closed:
+                return
+            self._closed = True
+            if self._writer is not None:
+                self._writer.close()
+            self.engine.close()
 
     def __enter__(self) -> LocalSession:
         return self
@@ -302,3 +295,11 @@ class LocalSession:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _with_failure(events: Iterator[Event]) -> Iterator[Event]:
+    """Let an error be the last event of a stream."""
+    try:
+        yield from events
+    except EdgeLLMError as err:
+        yield Failure(err.code, str(err), err.exit_code)

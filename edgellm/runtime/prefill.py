@@ -19,12 +19,26 @@ if TYPE_CHECKING:
 
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live, Prompt
-    from edgellm.store.background import SnapshotWriter
     from edgellm.store.snapshots import SnapshotStore
-    from edgellm.store.state import KVState
+    from edgellm.store.state import Fingerprint, KVState
 
 MIN_SNAPSHOT_TOKENS: Final = 128
 """Shorter prefixes are decoded faster than the file is worth: a few ms against its bytes on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """A state that was captured and waits to be written.
+
+    Attributes:
+        fingerprint: of the engine when it was captured.
+        tokens: the prefix.
+        state: the memory after exactly these tokens.
+    """
+
+    fingerprint: Fingerprint
+    tokens: tuple[int, ...]
+    state: KVState
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,7 @@ class Prefilled:
         restore_s: time to look up, verify and restore.
         prefill_s: time to decode.
         snapshot: what the store did.
-        pending: the state to be saved once the answer has begun, or None.
+        unsaved: what is to be saved once the answer has begun, or None.
     """
 
     logits: NDArray[np.float32]
@@ -45,7 +59,7 @@ class Prefilled:
     restore_s: float
     prefill_s: float
     snapshot: SnapshotUse
-    pending: KVState | None
+    unsaved: Unsaved | None
 
 
 class Prefiller:
@@ -94,24 +108,25 @@ class Prefiller:
 
     def _from_boundary(self, prompt: Prompt) -> Prefilled:
         prefix = prompt.tokens[: prompt.n_prefix]
+        fingerprint = self._engine.fingerprint()
         started = perf_counter()
-        reason, key, pending = "", "", None
+        reason, key, unsaved = "", "", None
         if self._store is not None and len(prefix) < self._min_tokens:
             reason = f"not kept: {len(prefix)} tokens are fewer than {self._min_tokens}"
         elif self._store is not None:
-            key = self._store.key(self._engine.fingerprint(), prefix)
-            reason = self._restore(self._store, prefix)
+            key = self._store.key(fingerprint, prefix)
+            reason = self._restore(self._store, fingerprint, prefix)
         restore_s = perf_counter() - started
         if self._engine.position == len(prefix):
             rest = self._decode_rest(prompt, len(prefix), self._use(reason, key))
             return replace(rest, restore_s=restore_s)
         started = perf_counter()
         self._engine.decode(prefix)
-        state = self._settle(wanted=bool(key))
+        state = self._settle(prefix, wanted=bool(key))
         if key and state is None:
             reason = f"{reason}; cannot be kept"
-        elif key:
-            reason, pending = f"{reason}; being stored", state
+        elif state is not None:
+            reason, unsaved = f"{reason}; being stored", Unsaved(fingerprint, prefix, state)
         prefix_s = perf_counter() - started
         rest = self._decode_rest(prompt, len(prefix), self._use(reason, key))
         return replace(
@@ -119,14 +134,16 @@ class Prefiller:
             reused_tokens=0,
             restore_s=restore_s,
             prefill_s=rest.prefill_s + prefix_s,
-            pending=pending,
+            unsaved=unsaved,
         )
 
-    def _restore(self, store: SnapshotStore, prefix: tuple[int, ...]) -> str:
+    def _restore(
+        self, store: SnapshotStore, fingerprint: Fingerprint, prefix: tuple[int, ...]
+    ) -> str:
         """Restore the prefix if the store has it; return the reason phrase either way."""
         from edgellm.store.snapshots import Miss
 
-        found = store.lookup(self._engine.fingerprint(), prefix)
+        found = store.lookup(fingerprint, prefix)
         if isinstance(found, Miss):
             return f"miss: {found.reason}"
         try:
@@ -136,25 +153,23 @@ class Prefiller:
         changed = "; ".join(found.soft_changes)
         return f"hit, rounding may differ ({changed})" if changed else "hit"
 
-    def _settle(self, *, wanted: bool) -> KVState | None:
+    def _settle(self, prefix: tuple[int, ...], *, wanted: bool) -> KVState | None:
         """Copy the state out at the boundary, and back in where a warm run's would lie elsewhere."""
         moves = self._engine.restore_moves
         if not (wanted or moves) or self._engine.snapshot_block():
             return None
         try:
             state = self._engine.capture()
-        except SnapshotIncompatible:
+            if moves:
+                self._engine.restore(state)
+        except (SnapshotIncompatible, MemoryError):
+            if self._engine.position != len(prefix):
+                self._engine.truncate(0)
+                self._engine.decode(prefix)
             return None
-        if moves:
-            self._engine.restore(state)
         return state if wanted else None
 
     def _decode_rest(self, prompt: Prompt, reused: int, use: SnapshotUse) -> Prefilled:
         started = perf_counter()
         logits = self._engine.decode(prompt.tokens[reused:])[0]
         return Prefilled(logits, reused, 0.0, perf_counter() - started, use, None)
-
-
-def save_later(writer: SnapshotWriter, engine: Engine, prompt: Prompt, state: KVState) -> None:
-    """Hand a captured state to the writing thread."""
-    writer.submit(engine.fingerprint(), prompt.tokens[: prompt.n_prefix], state)
