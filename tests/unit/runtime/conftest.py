@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -96,6 +97,18 @@ def start() -> Iterator[Start]:
     yield open_one
     for session in opened:
         session.close()
+
+
+@pytest.fixture
+def written() -> Callable[[LocalSession], None]:
+    """Wait until a session has no snapshot left to write."""
+
+    def wait(session: LocalSession) -> None:
+        writer = session._writer
+        while writer is not None and writer._job is not None:
+            time.sleep(0.002)
+
+    return wait
 
 
 Ask = Callable[..., Request]
