@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHECKPOINTS = ROOT / "tests" / "data" / "checkpoints"
 TINY = CHECKPOINTS / "llama3-untied-sharded-bf16"
 RUN = """
-import os, resource, signal, sys
+import os, signal, sys
 from pathlib import Path
 from edgellm.runtime.conversion import ConvertOptions, convert
 src, out, kill_at = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
@@ -34,9 +34,10 @@ def progress(done, total):
     if done >= kill_at * total:
         os.kill(os.getpid(), signal.SIGKILL)
 result = convert(ConvertOptions(src, out, "q8_0", n_threads=2), progress=progress)
-with open("/proc/self/io") as file:
-    io = dict(line.split(": ") for line in file)
-print(result.sha256, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, io["wchar"].strip())
+print(result.sha256)
+for name, key in (("status", "VmHWM"), ("io", "wchar")):
+    with open(f"/proc/self/{name}") as file:
+        print(next(line.split()[1] for line in file if line.startswith(key)))
 """
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
