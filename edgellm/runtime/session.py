@@ -71,7 +71,10 @@ class SessionFacts(Wire):
 
 
 class Session(Protocol):
-    """A loaded model. One request at a time; `cancel` may come from anywhere."""
+    """A loaded model. One answer at a time; `cancel` and `close` may come from any thread.
+
+    A request made while another answer is unfinished fails with `UsageError`.
+    """
 
     model: ModelInfo
 
@@ -93,10 +96,10 @@ class Session(Protocol):
         """
 
     def cancel(self) -> None:
-        """End the running answer soon, with finish reason `cancelled`."""
+        """End the answer asked for last, begun or not, with finish reason `cancelled`."""
 
     def close(self) -> None:
-        """Wait at most two seconds for snapshots being written, then free the model."""
+        """Cancel what is running, wait for snapshots at most two seconds, then free the model."""
 
     def __enter__(self) -> Session:
         """Return the session itself."""
