@@ -1,0 +1,132 @@
+"""What a request can keep of the memory, in tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgellm.prompt.boundary import Boundary
+from edgellm.runtime.live import Live, Prompt, common_prefix, live_after, make_prompt
+
+END = 300
+"""A control token; every other token is a byte."""
+
+
+def encode(text: str) -> list[int]:
+    """Split text into bytes, with `|` for the control token."""
+    return [END if char == "|" else ord(char) for char in text]
+
+
+def live_of(prompt: str, answer: str = "", n_prefix: int = 0) -> Live:
+    """Describe a memory that holds a prompt and its answer."""
+    tokens = encode(prompt + answer)
+    return Live(tuple(tokens), prompt + answer, len(prompt), n_prefix)
+
+
+def boundary_of(text: str, n_prefix: int = 0) -> Boundary:
+    """Tokenise a text."""
+    return Boundary(tuple(encode(text)), n_prefix, volatile=False)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "n"),
+    [
+        ("", "", 0),
+        ("", "a", 0),
+        ("ab", "ab", 2),
+        ("ab", "abc", 2),
+        ("abc", "abd", 2),
+        ("x", "y", 0),
+    ],
+)
+def test_common_prefix(left: str, right: str, n: int) -> None:
+    """Of any two, in either order."""
+    assert n == common_prefix(left, right) == common_prefix(right, left)
+
+
+@pytest.mark.parametrize(
+    ("request_text", "n_kept"),
+    [
+        ("promptanswer|more", 12),
+        ("promptansw|more", 10),
+        ("prompt|more", 6),
+        ("promp|more", 0),
+        ("promptanswer", 0),
+        ("promptans", 0),
+        ("prompt", 0),
+        ("pro", 0),
+        ("", 0),
+        ("other", 0),
+    ],
+)
+def test_a_conversation_is_continued_from_the_end_of_its_prompt_on(request_text, n_kept) -> None:
+    """All of the last prompt and something new: else there is nothing to decode, or no equal cut."""
+    assert n_kept == live_of("prompt", "answer").continued_by(encode(request_text))
+
+
+@pytest.mark.parametrize(
+    ("text", "n_prefix", "shares"),
+    [("pre|x", 4, True), ("pre|x", 3, False), ("prf|x", 4, False), ("pre|", 0, False)],
+)
+def test_a_prefix_is_shared_at_its_own_cut_only(text: str, n_prefix: int, shares: bool) -> None:
+    """Another cut would have been decoded by other calls."""
+    prompt = Prompt(text, tuple(encode(text)), n_prefix)
+    assert shares == live_of("pre|question", n_prefix=4).shares_prefix(prompt)
+
+
+def test_without_a_common_cut_nothing_is_shared() -> None:
+    """Two prompts without a boundary share none, though both have length 0."""
+    assert not live_of("abc").shares_prefix(Prompt("abc", tuple(encode("abc")), 0))
+
+
+@pytest.mark.parametrize("n_prefix", [0, 2])
+def test_generated_tokens_are_kept_as_generated(n_prefix: int) -> None:
+    """The live tokens come first, whatever the tokenizer would make of their text."""
+    live = Live((1, 2, 7), "abAN", 2, n_prefix)
+    boundary = Boundary((1, 2, 8, 9, END), n_prefix, volatile=False)
+    prompt = make_prompt("abAN|", boundary, live, encode, {END})
+    assert ((1, 2, 7, END), n_prefix) == (prompt.tokens, prompt.n_prefix)
+
+
+@pytest.mark.parametrize(
+    ("live", "text"),
+    [
+        (None, "ab|c"),
+        (Live((1, 2), None, 2, 0), "ab|c"),
+        (Live((), "", 0, 0), "ab|c"),
+        (Live((1, 2), "xy", 2, 0), "ab|c"),
+        (Live((1, 2), "ab", 2, 1), "ab|c"),
+        (Live((1, 2), "ab", 2, 0), "ab"),
+        (Live((1, 2), "ab", 2, 0), "abc|"),
+    ],
+)
+def test_anything_else_is_tokenised_as_a_whole(live: Live | None, text: str) -> None:
+    """No live text, another text, another cut, nothing new, or new text that may join the old."""
+    boundary = boundary_of(text)
+    assert boundary.tokens == make_prompt(text, boundary, live, encode, {END}).tokens
+
+
+def test_a_prefix_of_other_tokens_is_not_kept() -> None:
+    """Texts may agree where tokens do not."""
+    live = Live((9, 9), "ab", 2, 2)
+    boundary = boundary_of("ab|c", n_prefix=2)
+    assert boundary.tokens == make_prompt("ab|c", boundary, live, encode, {END}).tokens
+
+
+def piece(token: int) -> bytes:
+    """Return the byte of a token, nothing for the control token."""
+    return b"" if token == END else bytes([token])
+
+
+def test_after_an_answer_the_decoded_tokens_are_live() -> None:
+    """The last token of an answer was handed out and not decoded."""
+    prompt = Prompt("q|", tuple(encode("q|")), 1)
+    live = live_after(prompt, encode("yes"), 2, piece)
+    assert (tuple(encode("q|ye")), "q|ye", 2, 1) == (
+        *(live.tokens, live.text, live.n_prompt, live.n_prefix),
+    )
+
+
+def test_half_a_character_has_no_text() -> None:
+    """Its tokens are live all the same."""
+    live = live_after(Prompt("q", (113,), 0), (0xC3, 0xBC), 1, piece)
+    assert ((113, 0xC3), None) == (live.tokens, live.text)
