@@ -16,27 +16,36 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
 import struct
 import sys
+import tempfile
 from dataclasses import dataclass
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from gguf_tokenizer import (
+    check_tokenizer,
+    number,
+    strings,
+    token_ids,
+    tokenizer,
+    tokenizer_config,
+)
 
 from edgellm.errors import EdgeLLMError, ModelUnsupported, UsageError
 from edgellm.fileio import read_exactly
-from edgellm.formats.gguf import GgufHeader, TensorInfo, read_header
+from edgellm.formats.gguf import read_header
 from edgellm.kernels.ggml import GgmlType, dequantize, quantize, row_bytes
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from edgellm.formats.gguf import GgufHeader, TensorInfo
+
 SLAB_BYTES = 4 << 20
-CONTROL, USER_DEFINED, UNUSED = 3, 4, 5  # tokenizer.ggml.token_type
+WEIGHT_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 
 # GGUF name -> Hugging Face name; the layer's number goes where {} stands.
 NAMES = {
@@ -52,36 +61,6 @@ NAMES = {
     "ffn_gate": "model.layers.{}.mlp.gate_proj",
     "ffn_up": "model.layers.{}.mlp.up_proj",
     "ffn_down": "model.layers.{}.mlp.down_proj",
-}
-
-BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# What llama.cpp means by tokenizer.ggml.pre, in the words of tokenizer.json. `smollm` cuts every
-# digit apart before the usual rule: without that part numbers get other tokens than in training.
-PRE_TOKENIZERS: dict[str, dict[str, Any]] = {
-    "smollm": {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Digits", "individual_digits": True},
-            BYTE_LEVEL | {"use_regex": True},
-        ],
-    },
-    "gpt-2": BYTE_LEVEL | {"use_regex": True},
-    "llama-bpe": {
-        "type": "Sequence",
-        "pretokenizers": [
-            {
-                "type": "Split",
-                "pattern": {"Regex": LLAMA3_SPLIT},
-                "behavior": "Isolated",
-                "invert": False,
-            },
-            BYTE_LEVEL | {"use_regex": False},
-        ],
-    },
 }
 
 
@@ -121,26 +100,30 @@ def make_checkpoint(src: Path, out: Path, *, shard_bytes: int = 5 << 30) -> None
         "tokenizer.json": tokenizer(header),
         "tokenizer_config.json": tokenizer_config(header),
     }
-    partial = out.with_name(out.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name, value in texts.items():
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        (partial / name).write_text(text, encoding="utf-8")
-    template = header.metadata.get("tokenizer.chat_template")
-    if isinstance(template, str):
-        (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
-    (partial / "README.md").write_text(card(header), encoding="utf-8")
-    check_tokenizer(partial / "tokenizer.json", header)
-    write_weights(src, header, weights, partial, shard_bytes)
-    partial.rename(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".make_checkpoint.") as scratch:
+        folder = Path(scratch) / out.name
+        folder.mkdir()
+        for name, value in texts.items():
+            text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+            (folder / name).write_text(text, encoding="utf-8")
+        template = header.metadata.get("tokenizer.chat_template")
+        if isinstance(template, str):
+            (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        (folder / "README.md").write_text(card(header), encoding="utf-8")
+        check_tokenizer(folder / "tokenizer.json", header)
+        write_weights(src, header, weights, folder, shard_bytes)
+        folder.rename(out)
 
 
 def plan_weights(header: GgufHeader) -> list[Weight]:
-    """Name every tensor as Hugging Face does; none may be left over."""
-    if header.metadata.get("general.architecture") != "llama":
-        architecture = header.metadata.get("general.architecture")
+    """Name every tensor as Hugging Face does; what cannot be carried over is refused."""
+    architecture = header.metadata.get("general.architecture")
+    if architecture != "llama":
         raise ModelUnsupported(f"architecture {architecture!r}; only llama is rebuilt here")
+    scaling = header.metadata.get("llama.rope.scaling.type", "none")
+    if scaling != "none":
+        raise ModelUnsupported(f"rotary scaling {scaling!r} is not rebuilt here", path=header.path)
     width = number(header, "llama.embedding_length")
     head_rows = width // number(header, "llama.attention.head_count")
     head_rows = number(header, "llama.attention.key_length", head_rows)
@@ -148,11 +131,13 @@ def plan_weights(header: GgufHeader) -> list[Weight]:
     for tensor in header.tensors:
         stem, _, suffix = tensor.name.rpartition(".")
         layer = ""
+        if tensor.type.name not in WEIGHT_TYPES:
+            raise ModelUnsupported(f"tensor {tensor.name} is {tensor.type.name}", path=header.path)
         if stem.startswith("blk."):
             _, layer, stem = stem.split(".", 2)
-        if stem not in NAMES or suffix not in ("weight", "bias"):
+        if stem not in NAMES or suffix != "weight":
             raise ModelUnsupported(f"no Hugging Face name is known for tensor {tensor.name}")
-        name = f"{NAMES[stem].format(layer)}.{suffix}"
+        name = f"{NAMES[stem].format(layer)}.weight"
         weights.append(Weight(name, tensor, head_rows if stem in ("attn_q", "attn_k") else 0))
     return weights
 
@@ -221,30 +206,12 @@ def safetensors_header(shard: list[Weight]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def strings(header: GgufHeader, key: str) -> list[str]:
-    """Return an array of strings of the metadata."""
-    value = header.metadata.get(key)
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ModelUnsupported(f"the file has no strings under {key!r}", path=header.path)
-    return list(value)
-
-
-def number(header: GgufHeader, key: str, default: int | None = None) -> int:
-    """Return a whole number of the metadata."""
+def short_float(header: GgufHeader, key: str, default: float | None = None) -> float:
+    """Return a number as the shortest decimal of its 32 bits: 1e-05, not 9.999999747378752e-06."""
     value = header.metadata.get(key, default)
-    if not isinstance(value, int):
+    if not isinstance(value, float):
         raise ModelUnsupported(f"the file has no number under {key!r}", path=header.path)
-    return value
-
-
-def token_ids(header: GgufHeader) -> dict[str, int]:
-    """Return the special token ids the file names, in the words of config.json."""
-    keys = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
-    found = {
-        ours: header.metadata.get(f"tokenizer.ggml.{theirs}_token_id")
-        for ours, theirs in keys.items()
-    }
-    return {name: value for name, value in found.items() if isinstance(value, int)}
+    return float(str(np.float32(value)))
 
 
 def config(header: GgufHeader, weights: list[Weight]) -> dict[str, Any]:
@@ -265,8 +232,8 @@ def config(header: GgufHeader, weights: list[Weight]) -> dict[str, Any]:
         "rms_norm_eps": short_float(header, "llama.attention.layer_norm_rms_epsilon"),
         "rope_theta": short_float(header, "llama.rope.freq_base", 10000.0),
         "rope_scaling": None,
-        "attention_bias": any(w.name.endswith("q_proj.bias") for w in weights),
-        "mlp_bias": any(w.name.endswith("gate_proj.bias") for w in weights),
+        "attention_bias": False,
+        "mlp_bias": False,
         "tie_word_embeddings": not any(w.name.startswith("lm_head") for w in weights),
         "vocab_size": len(strings(header, "tokenizer.ggml.tokens")),
         "torch_dtype": "bfloat16",
@@ -274,94 +241,10 @@ def config(header: GgufHeader, weights: list[Weight]) -> dict[str, Any]:
     return made | generation_config(header)
 
 
-def short_float(header: GgufHeader, key: str, default: float | None = None) -> float:
-    """Return a number as the shortest decimal of its 32 bits: 1e-05, not 9.999999747378752e-06."""
-    value = header.metadata.get(key, default)
-    if not isinstance(value, float):
-        raise ModelUnsupported(f"the file has no number under {key!r}", path=header.path)
-    return float(str(np.float32(value)))
-
-
 def generation_config(header: GgufHeader) -> dict[str, int]:
     """Return generation_config.json: how an answer begins and ends."""
     ids = token_ids(header)
     return {f"{name}_token_id": ids[name] for name in ("bos", "eos", "pad") if name in ids}
-
-
-def tokenizer(header: GgufHeader) -> dict[str, Any]:
-    """Return tokenizer.json: byte-level BPE with the file's vocabulary, merges and added tokens."""
-    get = header.metadata.get
-    pre = get("tokenizer.ggml.pre")
-    if get("tokenizer.ggml.model") != "gpt2" or pre not in PRE_TOKENIZERS:
-        raise ModelUnsupported(
-            f"tokenizer {get('tokenizer.ggml.model')!r} with pre-tokenizer {pre!r}",
-            path=header.path,
-        )
-    tokens = strings(header, "tokenizer.ggml.tokens")
-    types = np.asarray(header.metadata["tokenizer.ggml.token_type"]).tolist()
-    merges = strings(header, "tokenizer.ggml.merges")
-    vocab = {tokens[i]: i for i, kind in enumerate(types) if kind != UNUSED}
-    added = [
-        {
-            "id": i,
-            "content": tokens[i],
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": kind == CONTROL,
-        }
-        for i, kind in enumerate(types)
-        if kind in (CONTROL, USER_DEFINED)
-    ]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": PRE_TOKENIZERS[str(pre)],
-        "post_processor": None,
-        "decoder": BYTE_LEVEL | {"add_prefix_space": True, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": pre == "llama-bpe",
-            "vocab": vocab,
-            "merges": [merge.split(" ", 1) for merge in merges],
-        },
-    }
-
-
-def tokenizer_config(header: GgufHeader) -> dict[str, Any]:
-    """Return tokenizer_config.json: which tokens have a role."""
-    tokens = strings(header, "tokenizer.ggml.tokens")
-    made: dict[str, Any] = {f"{name}_token": tokens[i] for name, i in token_ids(header).items()}
-    made["add_bos_token"] = bool(header.metadata.get("tokenizer.ggml.add_bos_token", False))
-    made["clean_up_tokenization_spaces"] = False
-    made["model_max_length"] = number(header, "llama.context_length")
-    made["tokenizer_class"] = "PreTrainedTokenizerFast"
-    return made
-
-
-def check_tokenizer(path: Path, header: GgufHeader) -> None:
-    """Load what was written with the `tokenizers` library and hold it against the GGUF."""
-    from tokenizers import Tokenizer
-
-    made = Tokenizer.from_file(str(path))
-    for i, text in enumerate(strings(header, "tokenizer.ggml.tokens")):
-        if made.id_to_token(i) not in (text, None):
-            raise ModelUnsupported(f"token {i} became {made.id_to_token(i)!r}, was {text!r}")
-    sample = (
-        "In 2024, 1,000 people's code: for (i = 0; i < 10; i++) { x += y; }\n\n\tIt's done.  OK"
-    )
-    if made.decode(made.encode(sample).ids) != sample:
-        raise ModelUnsupported("the rebuilt tokenizer does not give back a plain sentence")
 
 
 def card(header: GgufHeader) -> str:
