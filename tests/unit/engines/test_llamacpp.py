@@ -194,6 +194,7 @@ def test_growing_the_context_clears_it(open_tiny, tokens):
     assert (engine.n_ctx, engine.position) == (1024, 0)
 
 
+@pytest.mark.model
 def test_cancel_stops_a_decode_from_another_thread(smollm2_gguf):
     """A running prefill stops long before its end, and the engine goes on after `resume`."""
     engine = LlamaCppEngine(smollm2_gguf, EngineSettings())
