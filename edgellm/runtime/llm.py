@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from edgellm.core import Message, Mode, Request, Sampling, Tier
 from edgellm.engines.base import EngineSettings, FlashAttention
@@ -20,8 +21,16 @@ if TYPE_CHECKING:
     from edgellm.runtime.session import Session, SessionFacts
 
 
+_MAX_NUMBER: Final = (1 << 31) - 1  # what engines count in
+
+
 class LLM:
-    """A loaded model. Requests are answered one at a time."""
+    """A loaded model. It makes one answer at a time; asking for a second meanwhile is refused.
+
+    Args:
+        session: who answers.
+        system: the system prompt of every request that brings none of its own.
+    """
 
     def __init__(self, session: Session, system: str | None = None) -> None:
         self._session = session
@@ -41,7 +50,7 @@ class LLM:
         prompt: str | Sequence[Message] | Request,
         *,
         max_tokens: int | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         sampling: Sampling | None = None,
     ) -> Iterator[Event]:
         """Answer piece by piece; the last event is `Done` or `Failure`.
@@ -49,8 +58,11 @@ class LLM:
         Args:
             prompt: a question, a conversation, or a whole `Request`, which then says all the rest.
             max_tokens: stop after this many answer tokens; None answers until the end of turn.
-            stop: texts that end the answer.
+            stop: a text, or texts, that end the answer.
             sampling: how tokens are chosen.
+
+        Raises:
+            UsageError: the prompt or an option is not what it should be.
         """
         return self._session.stream(self._request(prompt, max_tokens, stop, sampling))
 
@@ -59,7 +71,7 @@ class LLM:
         prompt: str | Sequence[Message] | Request,
         *,
         max_tokens: int | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         sampling: Sampling | None = None,
     ) -> Done:
         """Answer whole; the text is in `.text`. Arguments as in `stream`.
@@ -73,17 +85,21 @@ class LLM:
         self,
         prompt: str | Sequence[Message] | Request,
         max_tokens: int | None,
-        stop: Sequence[str],
+        stop: str | Sequence[str],
         sampling: Sampling | None,
     ) -> Request:
         if isinstance(prompt, Request):
             if max_tokens is not None or stop or sampling is not None:
                 raise UsageError("a Request carries its own max_tokens, stop and sampling")
             return prompt
-        messages = (Message("user", prompt),) if isinstance(prompt, str) else tuple(prompt)
-        if self.system is not None and not any(m.role == "system" for m in messages):
-            messages = (Message("system", self.system), *messages)
-        return Request(messages, max_tokens, tuple(stop), sampling or Sampling())
+        messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
+        texts = (stop,) if isinstance(stop, str) else stop
+        # Checked as given: what the user got wrong is not to be blamed on the system prompt.
+        request = Request(messages, max_tokens, texts, sampling or Sampling())  # type: ignore[arg-type]  # lists are taken
+        if self.system is None or any(m.role == "system" for m in request.messages):
+            return request
+        system = Message("system", self.system)
+        return dataclasses.replace(request, messages=(system, *request.messages))
 
     def cancel(self) -> None:
         """End the running answer soon; callable from any thread."""
@@ -107,22 +123,41 @@ class LLM:
 
 def open_llm(path: str | PathLike[str], *, system: str | None, **options: Any) -> LLM:
     """Open a model as `edgellm.load` describes, whose arguments these are."""
+    _text("system", system)
+    _text("chat_template", options["chat_template"])
     engine = EngineSettings(
-        n_batch=options["n_batch"],
-        n_threads=options["n_threads"],
-        n_gpu_layers=options["n_gpu_layers"],
+        n_batch=_whole("n_batch", options["n_batch"], 1),
+        n_threads=_whole("n_threads", options["n_threads"], 0),
+        n_gpu_layers=_whole_or_none("n_gpu_layers", options["n_gpu_layers"], 0),
         kv_type=options["kv_type"],
         flash_attention=_one_of("flash_attention", options["flash_attention"], FlashAttention),
     )
     session_options = SessionOptions(
         engine=engine,
-        n_ctx=options["n_ctx"],
+        n_ctx=_whole_or_none("n_ctx", options["n_ctx"], 1),
         snapshot=_member("snapshot", options["snapshot"], Tier),
         chat_template=options["chat_template"],
         mode=_member("mode", options["mode"], Mode),
         isolation=_one_of("isolation", options["isolation"], Isolation),
     )
     return LLM(open_session(Path(path), session_options), system)
+
+
+def _text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{name} must be text, not {type(value).__name__}")
+
+
+def _whole(name: str, value: object, low: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= _MAX_NUMBER:
+        return value
+    raise UsageError(
+        f"{name} must be a whole number between {low} and {_MAX_NUMBER}, not {value!r}"
+    )
+
+
+def _whole_or_none(name: str, value: object, low: int) -> int | None:
+    return None if value is None else _whole(name, value, low)
 
 
 def _one_of(name: str, value: str, literal: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edgellm.core import Done, Sampling, Tier
+from edgellm.core import Done, Request, Sampling, Tier
 from edgellm.engines.scripted import CHATML, SPELLINGS
 from edgellm.runtime.session import SessionOptions
 
@@ -182,16 +182,15 @@ def test_what_does_not_continue_is_answered_as_in_a_fresh_session(
 @pytest.mark.parametrize("system", [None, "Be brief.", "Be brief. " * 30])
 @pytest.mark.parametrize("temperature", [0, 50.0])
 def test_the_same_request_twice_has_the_same_answer(start, ask, system, temperature) -> None:
-    """Also when the seed, and not the script, decides; the second is not read from the first's end."""
+    """Also when the seed, and not the script, decides; it is not read from the first's end."""
     session, engine = start("So it is.")
-    request = ask("Why?", system=system, max_tokens=20)
-    request = type(request)(
-        request.messages, 20, sampling=Sampling(temperature=temperature, seed=5)
-    )
+    sampling = Sampling(temperature=temperature, seed=5, top_k=0, top_p=1, min_p=0)
+    request = Request(ask("Why?", system=system).messages, 20, sampling=sampling)
     first = session.generate(request)
     n_calls = len(engine.decoded)
     second = session.generate(request)
     assert (first.text, first.finish_reason) == (second.text, second.finish_reason)
+    assert (temperature == 0) == (first.text == "So it is.")
     assert engine.decoded[1:n_calls] == [c for c in engine.decoded[n_calls:] if c[0] > 0]
 
 
