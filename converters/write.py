@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edgellm.formats.safetensors import TensorEntry
-
+    from .checkpoint import TensorSource
     from .plan import FilePlan, TensorPlan
 
     Sink = Callable[[bytes | memoryview], None]
@@ -194,7 +193,7 @@ def pack(slab: Slab, shards: Shards) -> memoryview:
     raw = shards.read(tensor.source.path, offset, slab.n_rows * stride)
     rows = np.frombuffer(raw, _DTYPES[entry.dtype]).reshape(slab.n_rows, slab.n_per_row)
     values = to_float32(rows)
-    _check_range(values, slab, entry)
+    _check_range(values, tensor.type, tensor.source)
     if tensor.type is _STORED_AS[entry.dtype]:
         return np.ascontiguousarray(interleave(rows, tensor.head_rows)).data.cast("B")
     return quantize(interleave(values, tensor.head_rows), tensor.type).data.cast("B")
@@ -225,15 +224,19 @@ def interleave(rows: NDArray[_Scalar], head_rows: int) -> NDArray[_Scalar]:
     return halves.swapaxes(1, 2).reshape(-1, n)
 
 
-def _check_range(values: NDArray[np.float32], slab: Slab, entry: TensorEntry) -> None:
+def _check_range(values: NDArray[np.float32], ggml_type: GgmlType, source: TensorSource) -> None:
     low, high = float(values.min()), float(values.max())
+    name = source.entry.name
     if not (math.isfinite(low) and math.isfinite(high)):
         n = int(values.size - np.isfinite(values).sum())
-        raise ModelCorrupt(f"tensor {entry.name!r} holds {n} values that are no finite numbers")
-    largest = _LARGEST.get(slab.tensor.type)
+        raise ModelCorrupt(
+            f"tensor {name!r} holds {n} values that are no finite numbers", path=source.path
+        )
+    largest = _LARGEST.get(ggml_type)
     if largest is not None and max(-low, high) > largest:
         raise ConvertError(
-            f"tensor {entry.name!r} has a weight of {max(-low, high):.6g}; "
-            f"{slab.tensor.type.name} holds at most {largest:.6g}",
+            f"tensor {name!r} has a weight of {max(-low, high):.6g}; "
+            f"{ggml_type.name} holds at most {largest:.6g}",
+            path=source.path,
             hint="use --type bf16 or f32",
         )
