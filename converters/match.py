@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import TensorMismatch
-from edgellm.fileio import open_regular
 
 from .checkpoint import few, require_float
+from .shards import Shards
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint, TensorSource
@@ -94,17 +94,11 @@ def _same_bytes(one: TensorSource, two: TensorSource) -> bool:
     a, b = one.entry, two.entry
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
-    with (
-        open_regular(one.path, follow=True) as (file_a, _),
-        open_regular(two.path, follow=True) as (file_b, _),
-    ):
-        file_a.seek(a.offset)
-        file_b.seek(b.offset)
-        left = a.n_bytes
-        while left:
-            n = min(left, _COMPARE_BYTES)
-            chunk = file_a.read(n)
-            if len(chunk) != n or chunk != file_b.read(n):
+    with Shards() as shards:
+        for done in range(0, a.n_bytes, _COMPARE_BYTES):
+            n = min(a.n_bytes - done, _COMPARE_BYTES)
+            if shards.read(one.path, a.offset + done, n) != shards.read(
+                two.path, b.offset + done, n
+            ):
                 return False
-            left -= n
     return True

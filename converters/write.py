@@ -6,27 +6,24 @@ for any number of threads and appended in order, so the bytes never depend on it
 
 from __future__ import annotations
 
-import contextlib
 import math
-import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import xxhash
 
 from edgellm.errors import ConvertError, ModelCorrupt
-from edgellm.fileio import open_regular, read_exactly
 from edgellm.kernels.ggml import GgmlType, quantize
 
 from .gguf_head import padding
+from .shards import Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -63,40 +60,6 @@ class Slab:
     first: int
     n_rows: int
     n_per_row: int
-
-
-class Shards:
-    """The checkpoint's files, each opened once; reads may come from several threads."""
-
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-        self._files: dict[Path, BinaryIO] = {}
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> Shards:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def read(self, path: Path, offset: int, n_bytes: int) -> bytearray:
-        """Read exactly `n_bytes`.
-
-        Raises:
-            ModelCorrupt: the file became shorter since its header was read.
-        """
-        into = bytearray(n_bytes)
-        with self._lock:
-            file = self._files.get(path)
-            if file is None:
-                file, _ = self._stack.enter_context(open_regular(path, follow=True))
-                self._files[path] = file
-            try:
-                file.seek(offset)
-                read_exactly(file, into)
-            except EOFError as err:
-                raise ModelCorrupt(f"the file changed during conversion: {err}", path=path) from err
-        return into
 
 
 def peak_memory_bytes(plan: FilePlan, n_threads: int) -> int:

@@ -6,6 +6,7 @@ writes `OUT.partial`, reopens and compares it, and only then renames it to `OUT`
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from dataclasses import dataclass
@@ -148,6 +149,8 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
     try:
         sha256 = _write_and_verify(out, file_plan, _n_threads(options), progress)
     except OSError as err:
+        if err.errno in (errno.ENOSPC, errno.EDQUOT):  # some disks tell it only when synced
+            raise DoesNotFit("the disk is full", path=out, hint="free some space") from err
         raise UsageError(f"cannot be written: {err.strerror or err}", path=out) from err
     return ConversionResult(
         path=out,

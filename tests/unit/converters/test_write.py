@@ -9,7 +9,8 @@ import pytest
 
 from edgellm.converters import write as write_module
 from edgellm.converters.plan import make_plan
-from edgellm.converters.write import Shards, Slab, cut, interleave, to_float32, write_file
+from edgellm.converters.shards import Shards
+from edgellm.converters.write import Slab, cut, interleave, to_float32, write_file
 from edgellm.errors import ConvertError, ModelCorrupt
 from edgellm.formats.safetensors import read_header
 
