@@ -54,9 +54,9 @@ class Answer:
         pieces: the answer's texts, one a token where the program tells.
         prompt_tokens: length of the prompt.
         reused_tokens: how many of them were not decoded in this process.
-        prefix_tokens: where the user's part begins; 0 where the program does not tell.
-        restore_ms: time to look up, verify and restore; 0 where the program does not tell.
-        decode_ms: time to decode what was not reused; 0 where the program does not tell.
+        prefix_tokens: where the user's part begins, if the program tells.
+        restore_ms: time to look up, verify and restore, if the program tells.
+        decode_ms: time to decode what was not reused, if the program tells.
     """
 
     asked_s: float = 0.0
@@ -233,8 +233,8 @@ class _Plain:
     def best(self) -> int:
         """Return the most likely next token."""
         logits = self.lib.llama_get_logits_ith(self.ctx, -1)
-        n_vocab = self.lib.llama_vocab_n_tokens(self.vocab)
-        return int(np.argmax(np.ctypeslib.as_array(logits, (n_vocab,))))
+        shape = (self.lib.llama_vocab_n_tokens(self.vocab),)
+        return int(np.argmax(np.ctypeslib.as_array(logits, shape)))
 
     def piece(self, token: int) -> str:
         """Return a token's text."""

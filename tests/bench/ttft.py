@@ -155,13 +155,18 @@ def measure(task: Task, root: Path, n_pairs: int) -> Runs:
     return runs
 
 
+def shown(value_ms: float) -> float:
+    """Round to what is worth reading: a whole number from a second up."""
+    return round(value_ms) if value_ms >= 1000 else round(value_ms, 1)
+
+
 def report_tokens(report: Report, runs: Runs) -> None:
     """Add what was asked, what was reused, and whether warm answers are the cold ones."""
     plain = runs[FILE, COLD][0].answer
     n_prefix = plain.prefix_tokens
     lengths = sorted({one.answer.prompt_tokens for some in runs.values() for one in some})
-    shown = " / ".join(str(length) for length in lengths)
-    report.row("prompt", shown, "tokens", "the same for all", len(lengths) == 1)
+    texts = " / ".join(str(length) for length in lengths)
+    report.row("prompt", texts, "tokens", "the same for all", len(lengths) == 1)
     report.row("prefix", n_prefix, "tokens", ">= 1,024", n_prefix >= 1024)
     report.row("user's part", plain.prompt_tokens - n_prefix, "tokens")
     for program in PROGRAMS:
@@ -169,12 +174,12 @@ def report_tokens(report: Report, runs: Runs) -> None:
         reused = sorted({one.answer.reused_tokens for one in warm})
         equal = sum(a.answer.pieces == b.answer.pieces for a, b in zip(cold, warm, strict=True))
         names = f"{program} warm, reused", f"{program} warm answers equal to cold"
-        shown = " / ".join(str(n) for n in reused)
+        texts = " / ".join(str(n) for n in reused)
         if program == US:
-            report.row(names[0], shown, "tokens", f"== {n_prefix}", reused == [n_prefix])
+            report.row(names[0], texts, "tokens", f"== {n_prefix}", reused == [n_prefix])
             report.row(names[1], f"{equal} of {len(warm)}", "", "all", equal == len(warm))
         else:
-            report.row(names[0], shown, "tokens")
+            report.row(names[0], texts, "tokens")
             report.row(names[1], f"{equal} of {len(warm)}", "")
 
 
@@ -184,13 +189,13 @@ def report_times(report: Report, runs: Runs) -> None:
     for (program, start), some in runs.items():
         times = [one.ttft_ms for one in some]
         name, spread = f"{program} {start}", f"{min(times):.0f}-{max(times):.0f}"
-        report.row(f"{name}, TTFT", round(ttft[program, start], 1), "ms")
+        report.row(f"{name}, TTFT", shown(ttft[program, start]), "ms")
         report.row(f"{name}, fastest to slowest", spread, "ms")
         from_start = statistics.median(one.start_ms for one in some)
-        report.row(f"{name}, from process start", round(from_start, 1), "ms")
+        report.row(f"{name}, from process start", shown(from_start), "ms")
     for part in ("restore_ms", "decode_ms"):
         value = statistics.median(getattr(one.answer, part) for one in runs[US, WARM])
-        report.row(f"{US} warm, of which {part.removesuffix('_ms')}", round(value, 1), "ms")
+        report.row(f"{US} warm, of which {part.removesuffix('_ms')}", shown(value), "ms")
     for program in PROGRAMS:
         ratio = ttft[program, WARM] / ttft[program, COLD]
         if program == US:
@@ -219,7 +224,9 @@ def report_bytes(report: Report, long: dict[str, int], short: dict[str, int], n_
 def main() -> int:
     """Measure the long prompt in pairs, then the sizes of the short one."""
     parser = bench_parser(__doc__)
-    parser.add_argument("--model", metavar="FILE", help="a GGUF file; the tests' SmolLM2 if absent")
+    parser.add_argument(
+        "--model", metavar="FILE", help="a GGUF file with a chat template; else the tests' SmolLM2"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="cold and warm runs of each program")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: the CPU quota")
     arguments = parser.parse_args()
