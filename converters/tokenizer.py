@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from edgellm.errors import ConvertError
 from edgellm.formats.checked_json import read_json_object
 
+from .added_tokens import MAX_TOKENS, read_added
 from .pretokenizer import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-MAX_TOKENS = 1 << 22
+    from .added_tokens import AddedToken
+
 MAX_TOKEN_BYTES = 1 << 16
 
 
@@ -76,10 +78,15 @@ def read_vocabulary(folder: Path, n_vocab: int) -> Vocabulary:
     value = read_json_object(path)
     model = _model(value, path)
     vocab = _vocab(model, path)
-    added = _added(value, folder, vocab, path)
+    added = read_added(value, folder, vocab)
     merges = _merges(model, vocab, path)
     pre = name_of(value.get("pre_tokenizer"), path, ignore_merges=bool(model.get("ignore_merges")))
-    warnings = [*_normalizer(value, path), *_flags(added)]
+    warnings = _normalizer(value, path)
+    odd = next((token.text for token in added.values() if token.is_odd), None)
+    if odd is not None:
+        warnings.append(
+            f"added token {odd[:60]!r} takes blanks or whole words only; engines do not"
+        )
     texts, kinds = _lay_out(vocab, added, n_vocab, path)
     n_free = kinds.count(TokenKind.UNUSED)
     if n_free:
@@ -127,40 +134,6 @@ def _vocab(model: dict[str, Any], path: Path) -> dict[str, int]:
     return vocab
 
 
-def _added(
-    value: dict[str, Any], folder: Path, vocab: Mapping[str, int], path: Path
-) -> dict[int, dict[str, Any]]:
-    """Return the added tokens by id: of tokenizer.json, then what added_tokens.json has beyond."""
-    rows = value.get("added_tokens") or []
-    if not isinstance(rows, list):
-        raise ConvertError("added_tokens is no list", path=path)
-    added: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        i, text = (row.get("id"), row.get("content")) if isinstance(row, dict) else (None, None)
-        if type(i) is not int or not 0 <= i < MAX_TOKENS or not isinstance(text, str) or not text:
-            raise ConvertError(f"added_tokens: {str(row)[:120]}", path=path)
-        if i in added and added[i]["content"] != text:
-            raise ConvertError(
-                f"added id {i} is both {added[i]['content'][:80]!r} and {text[:80]!r}", path=path
-            )
-        added[i] = row
-    old = folder / "added_tokens.json"
-    if old.is_file():
-        for text, i in read_json_object(old).items():
-            if type(i) is not int or not 0 <= i < MAX_TOKENS or not text:
-                raise ConvertError(f"{text[:80]!r} has id {str(i)[:40]}", path=old)
-            if vocab.get(text) == i and i not in added:
-                continue
-            added.setdefault(i, {"id": i, "content": text, "special": False})
-            if added[i]["content"] != text:
-                raise ConvertError(
-                    f"id {i} is {text[:80]!r} here and {added[i]['content'][:80]!r} "
-                    "in tokenizer.json",
-                    path=old,
-                )
-    return added
-
-
 def _merges(model: dict[str, Any], vocab: Mapping[str, int], path: Path) -> list[str]:
     """Return merges as "a b", from either spelling; each must make a token of two tokens."""
     rows = model.get("merges")
@@ -196,17 +169,8 @@ def _normalizer(value: dict[str, Any], path: Path) -> list[str]:
     raise ConvertError(f"normalizer {str(normalizer)[:120]} is not done by engines", path=path)
 
 
-def _flags(added: dict[int, dict[str, Any]]) -> list[str]:
-    for row in added.values():
-        for flag in ("lstrip", "rstrip", "single_word"):
-            if row.get(flag):
-                text = f"added token {row['content'][:60]!r} has {flag}, which engines ignore"
-                return [text]
-    return []
-
-
 def _lay_out(
-    vocab: dict[str, int], added: dict[int, dict[str, Any]], n_vocab: int, path: Path
+    vocab: dict[str, int], added: Mapping[int, AddedToken], n_vocab: int, path: Path
 ) -> tuple[list[str], list[int]]:
     n_tokens = max(*vocab.values(), *added, -1) + 1
     if n_tokens > n_vocab:
@@ -219,14 +183,14 @@ def _lay_out(
     kinds = [int(TokenKind.UNUSED)] * n_vocab
     for text, i in vocab.items():
         texts[i], kinds[i] = text, int(TokenKind.NORMAL)
-    for i, row in added.items():
-        text = row["content"]
-        if kinds[i] == TokenKind.NORMAL and texts[i] != text:
+    for i, token in added.items():
+        if kinds[i] == TokenKind.NORMAL and texts[i] != token.text:
             raise ConvertError(
-                f"added token {text[:80]!r} claims id {i}, which is {texts[i][:80]!r}", path=path
+                f"added token {token.text[:80]!r} claims id {i}, which is {texts[i][:80]!r}",
+                path=path,
             )
-        texts[i] = text
-        kinds[i] = int(TokenKind.CONTROL if row.get("special") else TokenKind.USER_DEFINED)
+        texts[i] = token.text
+        kinds[i] = int(TokenKind.CONTROL if token.special else TokenKind.USER_DEFINED)
     longest = max(texts, key=len)
     if len(longest.encode("utf-8", "replace")) > MAX_TOKEN_BYTES:
         raise ConvertError(f"a token of {len(longest)} characters", path=path)

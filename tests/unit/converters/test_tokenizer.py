@@ -98,7 +98,7 @@ def no_decoder(value: dict[str, Any]) -> None:
         (negative_id, "has id -1"),
         (fractional_id, "has id 3.5"),
         (added_claims_an_id, "claims id 40"),
-        (added_without_text, "added_tokens"),
+        (added_without_text, "an added token"),
         (beyond_the_embedding, "belongs to another model"),
         (normalized, "normalizer"),
         (no_decoder, "decoder"),
@@ -133,8 +133,30 @@ def test_added_tokens_json_may_repeat_and_skip_but_not_contradict(checkpoint: Ma
     assert vocabulary.ids["<new>"] == 380
     assert vocabulary.kinds[0] == TokenKind.CONTROL
     assert vocabulary.kinds[379] == TokenKind.UNUSED
-    with pytest.raises(ConvertError, match=r"in tokenizer.json"):
+    with pytest.raises(ConvertError, match="elsewhere"):
         read_vocabulary(checkpoint(added_tokens={"other": 0}), N_VOCAB)
+
+
+def test_the_older_list_in_tokenizer_config_counts(checkpoint: Make) -> None:
+    """`added_tokens_decoder` may add what tokenizer.json lacks, and may not contradict it."""
+    rows = {"0": {"content": "<|begin|>", "special": True}, "375": {"content": "<more>"}}
+    folder = checkpoint(tokenizer_config={"added_tokens_decoder": rows})
+    vocabulary = read_vocabulary(folder, N_VOCAB)
+    assert vocabulary.ids["<more>"] == 375
+    assert vocabulary.kinds[375] == TokenKind.USER_DEFINED
+    wrongs: list[Any] = [{"0": {"content": "no"}}, {"x": {"content": "a"}}, {"5": "a"}, ["a"]]
+    for wrong in wrongs:
+        folder = checkpoint(tokenizer_config={"added_tokens_decoder": wrong})
+        with pytest.raises(ConvertError, match="added"):
+            read_vocabulary(folder, N_VOCAB)
+
+
+def test_a_token_that_takes_blanks_is_said_aloud(checkpoint: Make, tokenizer_json: Json) -> None:
+    """Engines do not strip blanks around added tokens, so texts around them may differ."""
+    added = tokenizer_json()["added_tokens"]
+    added[-1]["lstrip"] = True
+    vocabulary = read_vocabulary(checkpoint(tokenizer={"added_tokens": added}), N_VOCAB)
+    assert any("takes blanks" in warning for warning in vocabulary.warnings)
 
 
 def test_a_pad_name_that_exists_is_refused(checkpoint: Make, tokenizer_json: Json) -> None:
