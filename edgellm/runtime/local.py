@@ -49,6 +49,7 @@ def open_session(path: Path, options: SessionOptions) -> LocalSession:
     store = SnapshotStore(snapshots_dir()) if options.snapshot is not Tier.OFF else None
     try:
         session = LocalSession(engine, options, store=store)
+        session.room.open()
     except EdgeLLMError:
         engine.close()
         raise
@@ -96,7 +97,7 @@ class LocalSession:
         )
         self._writer = SnapshotWriter(kept) if kept else None
         self._warnings = self._opening_warnings(block)
-        self._room = Room(engine, self.options.n_ctx)
+        self.room = Room(engine, self.options.n_ctx)
         self._live: Live | None = None
         self._n_cancels = 0
         self._answering = False
@@ -181,12 +182,12 @@ class LocalSession:
             yield Warn(self._warnings.pop(0))
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
         prompt = self._prompt(request.messages, self._live)
-        n_ctx = self._room.wanted(len(prompt.tokens))
+        n_ctx = self.room.wanted(len(prompt.tokens))
         # Until here a request could be refused without loss; from here on nothing is known of the
         # memory until the answer has ended in order.
         live, self._live = self._live, None
         try:
-            filled = self._prefiller.run(prompt, self._room.make(n_ctx, live))
+            filled = self._prefiller.run(prompt, self.room.make(n_ctx, live))
         except Cancelled:
             self.engine.truncate(0)
             usage = Usage(prompt_tokens=len(prompt.tokens))
@@ -232,7 +233,7 @@ class LocalSession:
             sampler,
             TextJoiner(request.stop),
             max_tokens=request.max_tokens,
-            n_ctx=self._room.n_ctx,
+            n_ctx=self.room.n_ctx,
             on_first=save,
             cancelled=cancelled,
         )

@@ -38,6 +38,14 @@ class Room:
         """
         return self._fixed or self._engine.n_ctx
 
+    def open(self) -> None:
+        """Make the context that the first request needs at least, so that it need not wait for it.
+
+        Raises:
+            DoesNotFit: the memory for it cannot be had.
+        """
+        self._engine.reserve(self._fixed or self._auto(0))
+
     def wanted(self, n_prompt: int) -> int:
         """Return the size for a prompt of `n_prompt` tokens and its answer.
 

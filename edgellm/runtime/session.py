@@ -49,7 +49,7 @@ class SessionFacts(Wire):
 
     Attributes:
         engine: library and version, such as `llama.cpp 0.3.36 (0c1e570)`.
-        n_ctx: context in tokens, 0 before the first request.
+        n_ctx: context in tokens; it grows when a prompt needs more.
         n_batch: tokens per decode call.
         n_threads: CPU threads.
         n_gpu_layers: layers on a GPU.
