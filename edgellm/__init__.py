@@ -95,6 +95,7 @@ def load(
         ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused.
         EngineUnavailable: no engine is installed; the error names the command.
         UsageError: an option has an unknown value.
+        TemplateError: the chat template does not parse.
         DoesNotFit: the model does not fit the memory.
     """
     from edgellm.runtime.llm import open_llm

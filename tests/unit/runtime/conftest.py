@@ -42,6 +42,11 @@ class RecordingEngine(ScriptedEngine):
         self.log.append(("decode", start, tuple(tokens), rows.tobytes()))
         return rows
 
+    def truncate(self, n_tokens: int) -> bool:
+        """Truncate; keeping more than there is is a mistake of the caller's."""
+        assert 0 <= n_tokens <= self.position
+        return super().truncate(n_tokens)
+
     def capture(self) -> KVState:
         """Capture and note it."""
         self.log.append(("capture", self.position))

@@ -66,6 +66,17 @@ def test_cancel_while_the_prompt_is_read(start, ask, fresh) -> None:
     check_usable(session, engine, ask, fresh)
 
 
+def test_cancel_while_a_later_prompt_is_read(start, ask, fresh) -> None:
+    """Nothing is taken to be in memory of the conversation that was."""
+    session, engine = start()
+    session.generate(ask("Why?"))
+    stream = session.stream(ask("Why?", ANSWER, "And then?"))
+    session.cancel()
+    (done,) = stream
+    assert ("cancelled", 0) == (done.finish_reason, engine.position)
+    check_usable(session, engine, ask, fresh)
+
+
 @pytest.mark.parametrize("n_read", [1, 2, 5])
 def test_cancel_while_tokens_come(start, ask, fresh, n_read: int) -> None:
     """What was said stays said, with the figures of an answer."""
