@@ -228,9 +228,9 @@ def bench_kills(report: Report, src: Path, scratch: Path, wall_s: float) -> None
     rng = random.Random(4)
     out = scratch / "killed" / "m.gguf"
     out.parent.mkdir()
-    n_bad = n_killed = 0
+    n_bad = n_killed = n_tries = 0
     command = [sys.executable, "-m", "edgellm", "convert", str(src), "-o", str(out)]
-    for _ in range(10):
+    while n_killed < 10 and n_tries < 40:  # a run may end before its moment comes
         child = subprocess.Popen(
             [*command, "--type", "q8_0"],
             env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -240,10 +240,11 @@ def bench_kills(report: Report, src: Path, scratch: Path, wall_s: float) -> None
         time.sleep(rng.uniform(0.1, 0.95) * wall_s)
         child.send_signal(signal.SIGKILL)
         killed = child.wait() == -signal.SIGKILL
+        n_tries += 1
         n_killed += killed
         n_bad += killed and out.exists()
         out.unlink(missing_ok=True)
-    report.row("kills that hit a run", n_killed, "of 10", ">= 8", n_killed >= 8)
+    report.row("kills that hit a run", n_killed, "", "10", n_killed == 10)
     report.row("files under the final name after a kill", n_bad, "", "0", n_bad == 0)
 
 
