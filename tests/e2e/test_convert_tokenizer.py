@@ -204,3 +204,21 @@ def test_a_real_model_through_gguf_and_back(
         assert two.tokenize(text, special=True, add_bos=True) == expected
     assert one.vocab().end_ids == two.vocab().end_ids
     assert one.model.chat_template == two.model.chat_template
+
+
+def test_the_engine_stops_at_every_end_and_prints_added_tokens(tmp_path: Path) -> None:
+    """Ends whose text no engine knows are ends all the same; an added token prints as its text."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(CHECKPOINTS / "llama3-untied-sharded-bf16", folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [1, 0, 2, 3]}')
+    out = tmp_path / "m.gguf"
+    convert(ConvertOptions(folder, out, "q8_0"))
+    engine = LlamaCppEngine(out, EngineSettings(n_gpu_layers=0))
+    vocab = engine.vocab()
+    island = engine.tokenize("Marrow Island", special=False, add_bos=False)
+    engine.close()
+    assert {0, 1, 2, 3} <= vocab.end_ids
+    assert vocab.add_bos
+    assert vocab.bos_id == 0
+    assert len(island) == 1
+    assert vocab.piece(island[0]) == b"Marrow Island"
