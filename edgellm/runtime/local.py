@@ -39,14 +39,15 @@ def open_session(path: Path, options: SessionOptions) -> LocalSession:
         ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused.
         EngineUnavailable: no engine is installed.
         DoesNotFit, EngineFailed: the engine cannot load it.
+        UsageError, TemplateError: an option or `EDGELLM_HOME` is wrong.
     """
     from edgellm.engines.llamacpp import LlamaCppEngine
     from edgellm.paths import snapshots_dir
     from edgellm.store.snapshots import SnapshotStore
 
     started = perf_counter()
-    engine = LlamaCppEngine(path, options.engine)
     store = SnapshotStore(snapshots_dir()) if options.snapshot is not Tier.OFF else None
+    engine = LlamaCppEngine(path, options.engine)
     try:
         session = LocalSession(engine, options, store=store)
         session.room.open()

@@ -63,7 +63,7 @@ class Room:
 
     def _auto(self, n_prompt: int) -> int:
         wanted = max(MIN_AUTO_CTX, n_prompt + ANSWER_ROOM)
-        if wanted > self._engine.n_ctx > 0:
+        if wanted > self._engine.n_ctx and self._engine.position:
             wanted = max(wanted, 2 * self._engine.n_ctx)
         return min(self._engine.model.n_ctx_train, wanted)
 

@@ -209,6 +209,15 @@ def test_a_template_that_does_not_parse_is_refused_at_once(tiny_models: Path) ->
         edgellm.load(tiny_models / "tiny-llama.gguf", chat_template="{% for %}")
 
 
+def test_a_wrong_home_is_said_before_the_model_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs nothing to find out, and loading may take a minute."""
+    monkeypatch.setenv("EDGELLM_HOME", "relative")
+    with pytest.raises(UsageError, match="EDGELLM_HOME"):
+        edgellm.load(tmp_path / "missing.gguf")
+
+
 NO_ENGINE = """
 import sys
 sys.modules["llama_cpp"] = None  # as if it were not installed

@@ -30,13 +30,22 @@ def test_automatic_size(start, n_ctx_train: int, n_prompt: int, n_ctx: int) -> N
     assert n_ctx == Room(engine, None).wanted(n_prompt)
 
 
-def test_growing_at_least_doubles(start) -> None:
+def test_growing_at_least_doubles(start, ask) -> None:
     """So that a long conversation is not carried over with every turn."""
-    _, engine = start(n_ctx_train=100_000)
-    room = Room(engine, None)
-    room.make(room.wanted(10), None)
-    assert [4096, 8192, 9024] == [room.wanted(n) for n in (3000, 3100, 8000)]
-    assert 4096 == room.n_ctx
+    session, _ = start(n_ctx_train=100_000)
+    session.generate(ask("Why?"))
+    assert [4096, 8192, 9024] == [session.room.wanted(n) for n in (3000, 3100, 8000)]
+    assert 4096 == session.room.n_ctx
+
+
+def test_the_first_prompt_gets_the_size_that_is_stated(start, ask, count) -> None:
+    """A context made while the model loaded has nothing in it to be carried over."""
+    session, engine = start(n_ctx_train=100_000)
+    session.room.open()
+    assert 4096 == engine.n_ctx
+    request = ask("word " * 800)
+    session.generate(request)
+    assert count(request) + 1024 == engine.n_ctx
 
 
 @pytest.mark.parametrize(("fixed", "n_prompt", "known"), [(None, 8192, 8192), (100, 100, 100)])
