@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgellm.errors import ModelCorrupt, ModelNotFound
 from edgellm.formats.safetensors import read_header
 
-if TYPE_CHECKING:
-    from pathlib import Path
+CHECKPOINTS = Path(__file__).resolve().parents[2] / "data" / "checkpoints"
 
 
 def entry(dtype: str, shape: list[Any], begin: int, end: int) -> dict[str, Any]:
@@ -40,18 +40,19 @@ def test_tensors_come_in_byte_order_with_absolute_offsets(tmp_path: Path) -> Non
     assert header.tensors[1].offset == header.file_bytes - 4
 
 
-def test_written_by_the_library_of_the_format(tmp_path: Path) -> None:
-    """A file of the safetensors library reads back with the same names, shapes and bytes."""
-    numpy = pytest.importorskip("numpy")
-    library = pytest.importorskip("safetensors.numpy", reason="the safetensors library is absent")
-    arrays = {"x": numpy.arange(6, dtype="f4").reshape(2, 3), "y": numpy.ones(5, "f2")}
-    path = tmp_path / "m.safetensors"
-    library.save_file(arrays, path)
-    data = path.read_bytes()
+def test_files_of_the_library_that_defined_the_format() -> None:
+    """Shards written by the safetensors library hold the tensors their index says."""
+    folder = CHECKPOINTS / "llama3-untied-sharded-bf16"
+    index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
     found = {
-        t.name: (t.shape, data[t.offset : t.offset + t.n_bytes]) for t in read_header(path).tensors
+        tensor.name: path.name
+        for path in folder.glob("*.safetensors")
+        for tensor in read_header(path).tensors
     }
-    assert found == {name: (a.shape, a.tobytes()) for name, a in arrays.items()}
+    assert found == index["weight_map"]
+    first = read_header(folder / found["model.norm.weight"])
+    assert {t.dtype for t in first.tensors} == {"BF16"}
+    assert sum(t.n_bytes for t in first.tensors) < first.file_bytes
 
 
 @pytest.mark.parametrize(
