@@ -7,23 +7,39 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP_V2 = Path("/sys/fs/cgroup")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+_OWN_GROUP = Path("/proc/self/cgroup")
 
 
-def available_threads(v2: Path = _CGROUP_V2, v1: Path = _CGROUP_V1) -> int:
+def available_threads(v2: Path = _CGROUP_V2, v1: Path = _CGROUP_V1, own: Path = _OWN_GROUP) -> int:
     """Return the number of threads worth starting, at least 1.
 
     Args:
-        v2: the `cpu.max` file of cgroup v2.
+        v2: root folder of cgroup v2; every group above the process's own may set a quota.
         v1: the CPU controller's folder of cgroup v1.
+        own: the file that names the process's own group.
     """
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     n = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota = _quota_v2(v2) or _quota_v1(v1)
-    return max(1, min(n, quota or n))
+    quotas = [_quota_v2(v2 / group / "cpu.max") for group in _groups(own)]
+    found = [quota for quota in (*quotas, _quota_v1(v1)) if quota]
+    return max(1, min([n, *found]))
+
+
+def _groups(own: Path) -> list[PurePosixPath]:
+    """Return the v2 group of this process and all above it, relative to the root, which comes last.
+
+    In a container the root is the container's own group, and the path may lead nowhere.
+    """
+    for line in _read(own).splitlines():
+        if line.startswith("0::/"):
+            group = PurePosixPath(line.removeprefix("0::/"))
+            if ".." not in group.parts:
+                return [group, *group.parents]
+    return [PurePosixPath()]
 
 
 def _quota_v2(path: Path) -> int | None:

@@ -56,14 +56,23 @@ class SnapshotWriter:
                 why = "closed" if self._closed else "busy with the snapshot before"
                 self._outcomes.append(Skipped(f"the writer is {why}"))
                 return False
+            if not self._start():
+                self._outcomes.append(Skipped("no thread could be started"))
+                return False
             self._job = (fingerprint, tokens, state)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="edgellm-snapshot-writer", daemon=True
-                )
-                self._thread.start()
             self._changed.notify_all()
             return True
+
+    def _start(self) -> bool:
+        """Start the thread if it is not running; False when the system has none left."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="edgellm-snapshot-writer", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # "can't start new thread"
+                return False
+            self._thread = thread
+        return True
 
     def close(self, timeout_s: float = EXIT_WAIT_S) -> bool:
         """Take no more states and wait for the one in hand, but not for ever.

@@ -185,7 +185,7 @@ class LlamaCppEngine:
         context = self._open()
         position = context.position()
         if not 0 <= n_tokens <= position:
-            raise ValueError(f"cannot keep {n_tokens} of {position} tokens")
+            return False
         if n_tokens == position:
             return True
         if n_tokens == 0:

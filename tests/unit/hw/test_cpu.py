@@ -18,12 +18,13 @@ def many_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def v2(tmp_path: Path):
-    """Write a `cpu.max` file."""
+    """Make a cgroup v2 root with a `cpu.max`, or one below it in a group."""
 
-    def write(text: str | bytes) -> Path:
-        path = tmp_path / "cpu.max"
+    def write(text: str | bytes, group: str = "") -> Path:
+        path = tmp_path / "v2" / group / "cpu.max"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
+        return tmp_path / "v2"
 
     return write
 
@@ -81,6 +82,18 @@ def test_quota_of_version_1(
 ) -> None:
     """The older files, where `-1` is no limit."""
     assert n_threads == available_threads(tmp_path / "none", v1(quota, period))
+
+
+def test_a_group_below_the_root_counts(many_cpus, v2, tmp_path: Path) -> None:
+    """A service's own quota, or its slice's, limits it; the tightest one does."""
+    own = tmp_path / "cgroup"
+    own.write_text("12:cpuset:/x\n0::/system.slice/llm.service\n")
+    root = v2("800000 100000\n", "system.slice")
+    assert 8 == available_threads(root, tmp_path / "none", own)
+    v2("300000 100000\n", "system.slice/llm.service")
+    assert 3 == available_threads(root, tmp_path / "none", own)
+    own.write_text("0::/../../elsewhere\n")
+    assert 64 == available_threads(root, tmp_path / "none", own)
 
 
 def test_version_1_counts_where_version_2_sets_no_limit(many_cpus, v2, v1) -> None:

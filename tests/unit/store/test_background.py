@@ -105,3 +105,18 @@ def test_a_wrong_token_is_told_to_the_caller(tmp_path: Path, snapshot_files: Any
     with pytest.raises(ValueError, match="token"):
         writer.submit(snapshot_files.FINGERPRINT, [-1], snapshot_files.state(1))
     assert writer.close()
+
+
+def test_without_a_thread_nothing_is_written_and_nothing_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot_files: Any
+):
+    """A system without threads to give costs the snapshot, not the answer."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    writer = SnapshotWriter(SnapshotStore(tmp_path))
+    assert not writer.submit(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
+    assert writer.outcomes == (Skipped("no thread could be started"),)
+    assert writer.close()
