@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -70,7 +69,6 @@ class LlamaCppEngine:
         self._context: Context | None = None
         self._cancel = ctypes.create_string_buffer(2)  # see Context: the abort callback reads it
         self._block = facts.snapshot_block(self.library, self._model, self.model)
-        self._side = ThreadPoolExecutor(1, "edgellm-prefill")
 
     def _load(self, path: Path) -> Any:
         lib, log = self.library.lib, self.library.log
@@ -165,14 +163,12 @@ class LlamaCppEngine:
     def _interruptible(
         self, context: Context, chunk: NDArray[np.int32], start: int, *, every: bool
     ) -> int:
-        """Decode a long chunk in another thread, so that this one can still take a signal.
+        """Decode in the library's own thread, so that this one can still take a signal.
 
         A chunk of a large model takes seconds; the interpreter runs signal handlers only when the
-        main thread is not inside a C function. One token is not worth the hand-over.
+        main thread is not inside a C function.
         """
-        if chunk.size == 1:
-            return context.decode(chunk, start, every=every)
-        running = self._side.submit(context.decode, chunk, start, every=every)
+        running = self.library.compute.submit(context.decode, chunk, start, every=every)
         try:
             return running.result()
         except BaseException:  # a handler raised: the C code must be out before it is unwound
@@ -254,7 +250,6 @@ class LlamaCppEngine:
 
     def close(self) -> None:
         """Free the model. Calling it again does nothing."""
-        self._side.shutdown()
         if self._context:
             self._context.close()
             self._context = None

@@ -10,6 +10,7 @@ import functools
 import re
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,9 @@ class Library:
         version: of the Python package.
         commit: of ggml, or "unknown".
         mismatch: which struct default reads wrongly, or "".
+        compute: the one thread of this process that decodes. OpenMP keeps a team of workers for
+            each thread that ever computed; two teams on the same cores make every barrier sleep,
+            which made a token four times slower.
     """
 
     lib: Any
@@ -105,6 +109,7 @@ class Library:
     commit: str
     mismatch: str
     callback: Any  # kept alive: the library holds a pointer to it
+    compute: ThreadPoolExecutor
 
 
 @functools.cache
@@ -134,7 +139,15 @@ def load() -> Library:
     callback = lib.llama_log_callback(hear)
     lib.llama_log_set(callback, ctypes.c_void_p(0))
     lib.llama_backend_init()
-    return Library(lib, ring, llama_cpp.__version__, _commit(llama_cpp), mismatch(lib), callback)
+    return Library(
+        lib=lib,
+        log=ring,
+        version=llama_cpp.__version__,
+        commit=_commit(llama_cpp),
+        mismatch=mismatch(lib),
+        callback=callback,
+        compute=ThreadPoolExecutor(1, "edgellm-compute"),
+    )
 
 
 def mismatch(lib: ModuleType | Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_moved_field_turns_snapshots_off(open_tiny, monkeypatch):
     said = library.mismatch(fake)
     assert said == "context parameter n_batch defaults to 512, not 2048"
     engine = open_tiny("llama")
-    changed = library.Library(lib, library.load().log, "x", "y", said, None)
+    changed = replace(library.load(), mismatch=said)
     assert said in facts.snapshot_block(changed, engine._model, engine.model)
 
 
