@@ -108,8 +108,10 @@ class Sampler:
             # The first position where the sum reaches top_p of all is the last one kept.
             n_kept = int(np.searchsorted(np.exp(values).cumsum(), top_p * mass)) + 1
             tokens, values = tokens[:n_kept], values[:n_kept]
-        kept = values >= self._min_gap
-        return tokens[kept], values[kept]
+        if self._min_gap > -math.inf:
+            kept = values >= self._min_gap
+            tokens, values = tokens[kept], values[kept]
+        return tokens, values
 
     def _unlimited(
         self, logits: NDArray[np.float32]
@@ -118,6 +120,8 @@ class Sampler:
         best = float(logits.max())
         _check_finite(best)
         values = logits.astype(np.float64) - best
+        if self._sampling.top_p == 1 and self._min_gap == -math.inf:
+            return np.arange(len(values)), values, math.nan  # nothing asks for the mass
         weights = np.exp(values)
         mass = float(weights.sum())
         gap = self._min_gap
@@ -131,8 +135,9 @@ class Sampler:
 
     def _draw(self, tokens: NDArray[np.intp], values: NDArray[np.float64]) -> int:
         """Divide by the temperature and draw: inverse of the cumulative sum, in order of id."""
-        order = np.argsort(tokens)
-        tokens, values = tokens[order], values[order]
+        if len(tokens) < self._n_vocab or self._sampling.top_p < 1:  # else in order already
+            order = np.argsort(tokens)
+            tokens, values = tokens[order], values[order]
         with np.errstate(over="ignore", under="ignore"):
             reached = np.exp(values / self._sampling.temperature).cumsum()
         uniform = (self._random.random_raw() >> (64 - _DOUBLE_BITS)) * 2.0**-_DOUBLE_BITS
