@@ -136,8 +136,8 @@ def _store() -> SnapshotStore:
 
 def _row(entry: SnapshotInfo) -> tuple[str, ...]:
     size = format_bytes(entry.n_bytes)
-    # The fingerprint names a model by its architecture and the hash of its content.
-    model = f"{entry.field('architecture')} {entry.field('model')[:_SHOWN_KEY]}".strip()
+    # Two files of one name differ in the hash of their content.
+    model = f"{entry.field('name')} {entry.field('model')[:_SHOWN_KEY]}".strip()
     made = _day(entry.created_s)
     return (entry.key[:_SHOWN_KEY], str(entry.n_tokens), size, made, entry.tier, model)
 

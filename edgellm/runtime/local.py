@@ -98,6 +98,7 @@ class LocalSession:
         )
         self._writer = SnapshotWriter(kept) if kept else None
         self._warnings = self._opening_warnings(block)
+        self._said_volatile = False
         self.room = Room(engine, self.options.n_ctx)
         self._live: Live | None = None
         self._n_cancels = 0
@@ -179,10 +180,10 @@ class LocalSession:
 
     def _events(self, request: Request, cancelled: Callable[[], bool]) -> Iterator[Event]:
         started = perf_counter()
-        while self._warnings:
-            yield Warn(self._warnings.pop(0))
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
         prompt = self._prompt(request.messages, self._live)
+        while self._warnings:
+            yield Warn(self._warnings.pop(0))
         n_ctx = self.room.wanted(len(prompt.tokens))
         # Until here a request could be refused without loss; from here on nothing is known of the
         # memory until the answer has ended in order.
@@ -203,6 +204,12 @@ class LocalSession:
             return self._prompter.render(conversation, now=at)
 
         boundary = stable_prefix(render, messages, self._encode, self._vocab.special_ids, now)
+        if boundary.volatile and self._writer is not None and not self._said_volatile:
+            self._said_volatile = True
+            self._warnings.append(
+                "the chat template writes the time into the system prompt: only the "
+                f"{boundary.n_prefix} tokens before it can be kept for the next start"
+            )
         special = not self._prompter.fallback
         return make_prompt(
             render(messages, now),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 KV_TYPES: Final = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
 _PARSED: Final = ("dense", "window", "mla")
+_MAX_VALUE_CHARS: Final = 500
 _ROTATION_VARIABLE: Final = "LLAMA_ATTN_ROT_DISABLE"  # read by llama.cpp for quantised KV types
 _OFFLOADED: Final = re.compile(r"offloaded (\d+)/\d+ layers")
 _MEMORY_PHRASES: Final = ("failed to allocate", "out of memory", "unable to allocate", "bad_alloc")
@@ -77,6 +78,7 @@ def fingerprint(engine: LlamaCppEngine, context: Context, content: str) -> Finge
         "model": content,
         "architecture": engine.model.architecture,
         "n_streams": "1",
+        "name": engine.model.name,
         "rope": "model",
         "split": SPLIT_RULE,
     }
@@ -86,4 +88,12 @@ def fingerprint(engine: LlamaCppEngine, context: Context, content: str) -> Finge
         "n_gpu_layers": "auto" if settings.n_gpu_layers is None else str(settings.n_gpu_layers),
         "n_threads": str(engine.n_threads),
     }
-    return Fingerprint(tuple(sorted(hard.items())), tuple(sorted(soft.items())))
+    return Fingerprint(_pairs(hard), _pairs(soft))
+
+
+def _pairs(values: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return sorted pairs of printable ASCII, which is what a snapshot's header can hold."""
+    return tuple(
+        (name, "".join(c if " " <= c <= "~" else "?" for c in value[:_MAX_VALUE_CHARS]))
+        for name, value in sorted(values.items())
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +224,15 @@ def test_fingerprint_names_what_changes_numbers(open_tiny):
     ):
         assert base.digest() != other.fingerprint().digest()
     assert dict(open_tiny("llama", n_batch=32).fingerprint().soft)["n_batch"] == "32"
+
+
+def test_fingerprint_values_fit_a_header(open_tiny, monkeypatch):
+    """Names with line breaks or umlauts must not keep a snapshot from being written."""
+    engine = open_tiny("llama")
+    monkeypatch.setattr(engine, "model", replace(engine.model, name="Bär\n" + "x" * 9000))
+    name = dict(engine.fingerprint().hard)["name"]
+    assert name.startswith("B?r?xx")
+    assert len(name) == 500
 
 
 def test_rotation_switch_is_in_the_fingerprint(open_tiny, monkeypatch):

@@ -72,7 +72,7 @@ SECOND_PROCESS = """
 import json, sys
 from pathlib import Path
 from edgellm.core import Request, event_to_wire
-from edgellm.engines.scripted import ScriptedEngine
+from edgellm.engines.scripted import CHATML, ScriptedEngine
 from edgellm.runtime.local import LocalSession
 from edgellm.store.snapshots import SnapshotStore
 
@@ -444,3 +444,13 @@ def test_a_session_closes_its_engine_and_answers_no_more(start, ask) -> None:
     assert "closed" in failure.message
     with pytest.raises(EngineFailed, match="closed"):
         session.generate(ask("Why?"))
+
+
+def test_a_template_that_writes_the_time_is_said_once(start, ask, store) -> None:
+    """The date stands before the system text, so next to nothing can be kept: one warning."""
+    dated = "{{ '<|im_start|>' + strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}"
+    session, _ = start(store=store, chat_template=dated + "{% endfor %}")
+    events = [*session.stream(ask("Why?")), *session.stream(ask("How?"))]
+    said = [event.message for event in events if isinstance(event, Warn)]
+    assert len(said) == 1
+    assert "writes the time into the system prompt: only the 1 tokens" in said[0]
