@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -88,6 +89,18 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, str(maker), "--out", str(folder)], check=True, capture_output=True
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def snapshot_files() -> ModuleType:
+    """Builders of snapshot states and files: importlib mode has no packages to import them from."""
+    path = _ROOT / "tests" / "attacks" / "snapshot_files.py"
+    spec = importlib.util.spec_from_file_location("snapshot_files", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _named_by(variable: str) -> Path | None:
