@@ -25,8 +25,8 @@ edgellm info
 """
 
 ENGINES: Final = (
-    ("llama_cpp", "llama-cpp-python", "pip install 'edgellm[llama]'"),
-    ("onnxruntime", "onnxruntime", "pip install 'edgellm[onnx]'"),
+    ("llama_cpp", "llama-cpp-python", "pip install 'llama-cpp-python>=0.3.36,<0.4'"),
+    ("onnxruntime", "onnxruntime", "pip install onnx onnxruntime"),
 )
 """Module to look for, distribution that has the version, and how to get it."""
 

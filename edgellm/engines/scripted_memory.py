@@ -147,15 +147,17 @@ class ScriptedMemory:
             raise SnapshotIncompatible("the parts of the memory are others than here")
         base = 0
         for part in state.parts:
+            n_layers = len(part.sections) // 2
             for index, section in enumerate(part.sections):
-                expected = (index // 2, _ROLES[index % 2], "f16", (part.n_tokens, N_CHANNELS))
+                layer, role = index % n_layers, index // n_layers
+                expected = (layer, _ROLES[role], "f16", (part.n_tokens, N_CHANNELS))
                 found = (section.layer, section.role, section.type, section.rows.shape)
                 if found != expected or part.first + part.n_tokens != state.n_tokens:
                     raise SnapshotIncompatible(f"a section is {found}, expected {expected}")
-                rows = self._rows[base + section.layer, index % 2]
+                rows = self._rows[base + layer, role]
                 rows[: part.first] = 0
                 rows[part.first : state.n_tokens] = section.rows
-            base += len(part.sections) // 2
+            base += n_layers
         self._add_up(0, state.n_tokens)
         self.n_tokens = state.n_tokens
         self._window_first = first
@@ -183,8 +185,8 @@ class ScriptedMemory:
                 type="f16",
                 rows=self._rows[layer, index, first : self.n_tokens].copy(),
             )
-            for layer in layers
             for index, role in enumerate(_ROLES)
+            for layer in layers
         )
         return Part(kind, first, self.n_tokens - first, sections)
 

@@ -1,22 +1,28 @@
 """A name for a model file's content: the same bytes give the same id, wherever the file lies.
 
-The id covers the file's length, its whole header and 64 places spread evenly over the weights, so
-a re-quantised or fine-tuned model gets another one although name, size and shapes agree. It is no
-proof against somebody who changes weights between the places on purpose.
+Every byte counts: weights that were edited in place, a few layers merged or zeroed, keep size, header
+and most of the file, and a snapshot of the old ones would give wrong answers with the new. Reading it
+all costs once per file what loading it costs anyway; the id is then remembered by inode and times.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from edgellm.errors import DoesNotFit, ModelCorrupt, ModelNotFound, ModelUnsupported
+from edgellm.errors import (
+    DoesNotFit,
+    EdgeLLMError,
+    ModelCorrupt,
+    ModelNotFound,
+    ModelUnsupported,
+)
 from edgellm.fileio import open_regular, private_dir, read_exactly, write_atomic
 from edgellm.paths import cache_dir
 
@@ -26,14 +32,9 @@ if TYPE_CHECKING:
 
     from edgellm.formats.gguf import GgufHeader
 
-N_BLOCKS: Final = 64
-MAX_BLOCK_BYTES: Final = 64 << 10
-MIN_BLOCK_BYTES: Final = 4 << 10
-MAX_READ_BYTES: Final = 8_000_000
-"""Header and blocks together; a long header makes the blocks shorter, down to the minimum."""
-
-_DOMAIN: Final = b"edgellm content id 1\0"
-_HEX64: Final = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES: Final = 4 << 20
+_DOMAIN: Final = b"edgellm content id 2\0"
+_HEX: Final = re.compile(r"[0-9a-f]{32}")
 _MAX_CACHE_BYTES: Final = 4096
 _SETTLED_S: Final = 2.0  # within it a later change may carry the same time stamp
 
@@ -41,7 +42,7 @@ _SETTLED_S: Final = 2.0  # within it a later change may carry the same time stam
 def content_id(
     path: str | PathLike[str], header: GgufHeader, *, clock: Callable[[], float] = time.time
 ) -> str:
-    """Return 64 hex digits that name the content of a GGUF file.
+    """Return 32 hex digits, the xxh3-128 of all bytes, that name the content of a GGUF file.
 
     They are remembered by device, inode, size and both time stamps in `cache_dir()`; a cache that
     cannot be read or written is as good as none.
@@ -79,29 +80,66 @@ def _same_length(status: os.stat_result, header: GgufHeader, path: str | PathLik
 
 
 def _digest(file: BinaryIO, header: GgufHeader) -> str:
-    digest = hashlib.sha256(_DOMAIN + header.file_bytes.to_bytes(8, "little"))
-    _add(digest, file, 0, header.header_bytes)
-    data_bytes = header.file_bytes - header.data_start
-    block_bytes = _block_bytes(header.header_bytes)
-    if data_bytes <= N_BLOCKS * block_bytes:
-        _add(digest, file, header.data_start, max(data_bytes, 0))
-        return digest.hexdigest()
-    for i in range(N_BLOCKS):
-        start = header.data_start + (data_bytes - block_bytes) * i // (N_BLOCKS - 1)
-        _add(digest, file, start, block_bytes)
+    import xxhash
+
+    digest = xxhash.xxh3_128(_DOMAIN)
+    buffer = memoryview(bytearray(min(_CHUNK_BYTES, header.file_bytes)))
+    left = header.file_bytes
+    file.seek(0)
+    while left:
+        piece = buffer[: min(left, len(buffer))]
+        read_exactly(file, piece)
+        digest.update(piece)
+        left -= len(piece)
     return digest.hexdigest()
 
 
-def _block_bytes(header_bytes: int) -> int:
-    share = (MAX_READ_BYTES - header_bytes) // N_BLOCKS
-    return max(MIN_BLOCK_BYTES, min(MAX_BLOCK_BYTES, share // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES))
+class LoadingId:
+    """The content id of a file that is being loaded, worked out by a thread meanwhile."""
+
+    def __init__(self, path: Path, header: GgufHeader) -> None:
+        self._path = path
+        self._before = _which(path)
+        self._found: str | EdgeLLMError = ""
+        self._thread = threading.Thread(target=self._run, args=(header,), daemon=True)
+        self._thread.start()
+
+    def _run(self, header: GgufHeader) -> None:
+        try:
+            self._found = content_id(self._path, header)
+        except EdgeLLMError as err:
+            self._found = err
+
+    def check_unchanged(self) -> None:
+        """Make sure that the file loaded is the file named.
+
+        Raises:
+            ModelCorrupt: another file was put in its place meanwhile, or it was written to.
+        """
+        if _which(self._path) != self._before:
+            raise ModelCorrupt(
+                "the file changed while it was loaded", path=self._path, hint="start again"
+            )
+
+    def result(self) -> str:
+        """Wait for the id and return it.
+
+        Raises:
+            ModelNotFound, ModelCorrupt, ModelUnsupported: the file could not be read to its end.
+        """
+        self._thread.join()
+        if isinstance(self._found, EdgeLLMError):
+            raise self._found
+        return self._found
 
 
-def _add(digest: hashlib._Hash, file: BinaryIO, start: int, n_bytes: int) -> None:
-    piece = bytearray(n_bytes)
-    file.seek(start)
-    read_exactly(file, piece)
-    digest.update(piece)
+def _which(path: Path) -> list[int] | None:
+    """Return what tells one state of one file from any other, None without a file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return [status.st_dev, status.st_ino, *_stamp(status)]
 
 
 def _stamp(status: os.stat_result) -> list[int]:
@@ -123,7 +161,7 @@ def _recall(status: os.stat_result) -> str | None:
     if not isinstance(entry, dict) or entry.get("stamp") != _stamp(status):
         return None
     found = entry.get("id")
-    return found if isinstance(found, str) and _HEX64.fullmatch(found) else None
+    return found if isinstance(found, str) and _HEX.fullmatch(found) else None
 
 
 def _remember(status: os.stat_result, digest: str) -> None:

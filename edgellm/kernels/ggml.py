@@ -148,7 +148,7 @@ def quantize(x: NDArray[np.float32], ggml_type: GgmlType) -> NDArray[np.uint8]:
     if library is None and in_numpy is None:
         raise MissingExtra(
             f"quantising to {ggml_type.name} needs the engine's library",
-            hint="install it with `pip install 'edgellm[llama]'`",
+            hint="install it with `pip install 'llama-cpp-python>=0.3.36,<0.4'`",
         )
     if x.size == 0:
         return np.empty((x.shape[0], n_bytes), np.uint8)
@@ -206,7 +206,7 @@ def _library() -> ctypes.CDLL | None:
     path = library_path()
     if path is None:
         return None
-    reinstall = "reinstall it with `pip install --force-reinstall 'edgellm[llama]'`"
+    reinstall = "reinstall it with `pip install --force-reinstall 'llama-cpp-python>=0.3.36,<0.4'`"
     try:
         lib = ctypes.CDLL(str(path))
         lib.ggml_type_size.restype = ctypes.c_size_t

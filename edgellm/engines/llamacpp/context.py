@@ -44,7 +44,8 @@ class Context:
         settings = engine.settings
         params = self._lib.llama_context_default_params()
         params.n_ctx = n_ctx
-        params.n_batch = params.n_ubatch = settings.n_batch  # a chunk is one graph
+        self.n_batch = min(settings.n_batch, n_ctx)
+        params.n_batch = params.n_ubatch = self.n_batch  # a chunk is one graph
         params.n_seq_max = 1
         params.n_threads = params.n_threads_batch = engine.n_threads
         params.type_k = params.type_v = kv_type
@@ -58,8 +59,8 @@ class Context:
         if not self._ctx:
             raise _open_error(engine, n_ctx)
         self._memory = self._lib.llama_get_memory(self._ctx)
-        self._batch = self._lib.llama_batch_init(settings.n_batch, 0, 1)
-        self._arrays = _batch_arrays(self._batch, settings.n_batch)
+        self._batch = self._lib.llama_batch_init(self.n_batch, 0, 1)
+        self._arrays = _batch_arrays(self._batch, self.n_batch)
         self.n_ctx = min(n_ctx, int(self._lib.llama_n_ctx(self._ctx)))
         self.n_vocab = engine.vocab().n_tokens
         off = settings.flash_attention == "off" or engine.library.log.contains(_FLASH_OFF_LINE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -22,13 +23,14 @@ from edgellm.errors import (
     Cancelled,
     DoesNotFit,
     EngineFailed,
+    ModelCorrupt,
     ModelUnsupported,
     PromptTooLong,
     SnapshotIncompatible,
 )
 from edgellm.formats.gguf import read_header
 from edgellm.formats.gguf_model import model_info
-from edgellm.formats.identity import content_id
+from edgellm.formats.identity import LoadingId
 from edgellm.hw.cpu import available_threads
 
 if TYPE_CHECKING:
@@ -55,14 +57,15 @@ class LlamaCppEngine:
             EngineUnavailable: the library is not installed.
             DoesNotFit: the weights do not fit the memory.
             EngineFailed: the library refused the model.
+            UsageError: the settings contradict each other.
         """
+        self._kv_type = facts.check_settings(settings)
         header = read_header(path)
         self.model = model_info(header, path)
         self.library = load()
         self.settings = settings
-        self.n_threads = settings.n_threads or available_threads()
-        self._kv_type = facts.kv_type_id(settings.kv_type)
-        self._content_id = content_id(path, header)
+        self.n_threads = settings.n_threads or min(available_threads(), facts.MAX_THREADS)
+        self._identity = LoadingId(path, header)
         self._model = self._load(path)
         self._n_gpu_layers = facts.offloaded_layers(self.library.log)
         self._vocabulary = Vocabulary(self.library, self._model)
@@ -76,8 +79,13 @@ class LlamaCppEngine:
         layers = self.settings.n_gpu_layers
         params.n_gpu_layers = _ALL_LAYERS if layers is None else layers
         log.mark()
-        model = lib.llama_model_load_from_file(str(path).encode(), params)
+        model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if model:
+            try:
+                self._identity.check_unchanged()
+            except ModelCorrupt:
+                lib.llama_model_free(model)
+                raise
             return model
         reason = log.errors()
         if facts.is_memory_error(reason):
@@ -115,6 +123,7 @@ class LlamaCppEngine:
         n_ctx = max(n_ctx, _MIN_CTX)
         if n_ctx <= self.n_ctx:
             return
+        facts.check_context(self.model, n_ctx, self.settings.kv_type, self._n_gpu_layers)
         if self._context:
             self._context.close()
             self._context = None
@@ -139,7 +148,7 @@ class LlamaCppEngine:
                 f"{ids.size} tokens after {start} do not fit a context of {context.n_ctx}",
                 hint="use a larger --ctx or a shorter prompt",
             )
-        n_batch = self.settings.n_batch
+        n_batch = context.n_batch
         rows = []
         for at in range(0, ids.size, n_batch):
             chunk = ids[at : at + n_batch]
@@ -168,6 +177,8 @@ class LlamaCppEngine:
         A chunk of a large model takes seconds; the interpreter runs signal handlers only when the
         main thread is not inside a C function.
         """
+        if os.getpid() != self.library.pid:
+            raise EngineFailed("the model was loaded before a fork", hint="load it in the child")
         running = self.library.compute.submit(context.decode, chunk, start, every=every)
         try:
             return running.result()
@@ -227,7 +238,7 @@ class LlamaCppEngine:
 
     def fingerprint(self) -> Fingerprint:
         """Return what a snapshot must agree with, as of now."""
-        return facts.fingerprint(self, self._open(), self._content_id)
+        return facts.fingerprint(self, self._open(), self._identity.result())
 
     def cancel(self) -> None:
         """Make a running `decode`, and later ones, stop soon; callable from any thread."""

@@ -6,17 +6,21 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from edgellm.errors import UsageError
+from edgellm.errors import DoesNotFit, UsageError
 from edgellm.ggml_types import TYPES_BY_NAME
-from edgellm.store.state import Fingerprint
+from edgellm.store.state import ELEMENT_BYTES, Fingerprint
+from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
     from edgellm.core import ModelInfo
+    from edgellm.engines.base import EngineSettings
     from edgellm.engines.llamacpp.context import Context
     from edgellm.engines.llamacpp.engine import LlamaCppEngine
     from edgellm.engines.llamacpp.library import Library, LogRing
 
 KV_TYPES: Final = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+MAX_THREADS: Final = 512  # GGML_MAX_N_THREADS, ggml.h
+MAX_CTX_FACTOR: Final = 64
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
 _PARSED: Final = ("dense", "window", "mla")
 _MAX_VALUE_CHARS: Final = 500
@@ -25,15 +29,56 @@ _OFFLOADED: Final = re.compile(r"offloaded (\d+)/\d+ layers")
 _MEMORY_PHRASES: Final = ("failed to allocate", "out of memory", "unable to allocate", "bad_alloc")
 
 
-def kv_type_id(name: str) -> int:
-    """Return ggml's number of a KV type.
+def check_settings(settings: EngineSettings) -> int:
+    """Refuse what the library would answer with a crash or a riddle; return ggml's KV type.
 
     Raises:
-        UsageError: keys and values cannot be kept in that type.
+        UsageError: a value is out of range, or two contradict each other.
     """
-    if name not in KV_TYPES:
-        raise UsageError(f"KV type {name!r} is not one of {', '.join(KV_TYPES)}")
-    return TYPES_BY_NAME[name].id
+    kv_type = settings.kv_type
+    if kv_type not in KV_TYPES:
+        raise UsageError(f"KV type {kv_type!r} is not one of {', '.join(KV_TYPES)}")
+    if kv_type not in ELEMENT_BYTES and settings.flash_attention == "off":
+        raise UsageError(
+            f"KV type {kv_type} needs flash attention",
+            hint="leave --flash-attn at auto, or use --kv-type f16",
+        )
+    if not 0 <= settings.n_threads <= MAX_THREADS:
+        raise UsageError(f"{settings.n_threads} threads; the engine runs 1 to {MAX_THREADS}")
+    if settings.n_batch < 1:
+        raise UsageError(f"a batch of {settings.n_batch} tokens decodes nothing")
+    return TYPES_BY_NAME[kv_type].id
+
+
+def check_context(model: ModelInfo, n_ctx: int, kv_type: str, n_gpu_layers: int) -> None:
+    """Refuse a context that cannot fit, before the memory for it is asked for.
+
+    Raises:
+        UsageError: it is far beyond anything the model was made for.
+        DoesNotFit: keys and values alone are larger than the memory that is free.
+    """
+    if n_ctx > MAX_CTX_FACTOR * model.n_ctx_train:
+        raise UsageError(
+            f"a context of {n_ctx} tokens for a model trained with {model.n_ctx_train}",
+            hint=f"use at most --ctx {MAX_CTX_FACTOR * model.n_ctx_train}",
+        )
+    if model.memory != "dense" or n_gpu_layers or not model.n_heads:
+        return  # windows hold less, GPUs have their own memory: the engine will tell
+    import psutil
+
+    row = TYPES_BY_NAME[kv_type]
+    per_token = 2 * model.n_layers * model.n_kv_heads * (model.n_embd // model.n_heads)
+    need = n_ctx * per_token * row.block_bytes // row.block_size
+    have = int(psutil.virtual_memory().available)
+    if need > have:
+        raise DoesNotFit(
+            f"keys and values of {n_ctx} tokens take {format_bytes(need)}, "
+            f"{format_bytes(have)} of memory are free",
+            path=model.path,
+            hint="use a smaller --ctx or --kv-type q8_0",
+            need_bytes=need,
+            have_bytes=have,
+        )
 
 
 def is_memory_error(reason: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 import threading
 from collections import deque
@@ -19,7 +20,7 @@ from edgellm.errors import EngineUnavailable
 if TYPE_CHECKING:
     from types import ModuleType
 
-INSTALL_COMMAND = "pip install 'edgellm[llama]'"
+INSTALL_COMMAND = "pip install 'llama-cpp-python>=0.3.36,<0.4'"
 _WARN_LEVEL, _ERROR_LEVEL, _CONT_LEVEL = 3, 4, 5  # ggml_log_level in ggml.h
 _RING_LINES = 400
 
@@ -101,6 +102,7 @@ class Library:
         compute: the one thread of this process that decodes. OpenMP keeps a team of workers for
             each thread that ever computed; two teams on the same cores make every barrier sleep,
             which made a token four times slower.
+        pid: of the process that loaded it; a forked child has none of its threads.
     """
 
     lib: Any
@@ -110,6 +112,7 @@ class Library:
     mismatch: str
     callback: Any  # kept alive: the library holds a pointer to it
     compute: ThreadPoolExecutor
+    pid: int
 
 
 @functools.cache
@@ -147,7 +150,12 @@ def load() -> Library:
         mismatch=mismatch(lib),
         callback=callback,
         compute=ThreadPoolExecutor(1, "edgellm-compute"),
+        pid=os.getpid(),
     )
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=load.cache_clear)
 
 
 def mismatch(lib: ModuleType | Any) -> str:

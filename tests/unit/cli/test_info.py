@@ -82,8 +82,8 @@ def test_facts_of_the_installation(
     before = "llama_cpp" in sys.modules
     result = cli("info")
     assert result.code == 0
-    assert "pip install 'edgellm[llama]'" in result.out
-    assert "pip install 'edgellm[onnx]'" in result.out
+    assert "pip install 'llama-cpp-python>=0.3.36,<0.4'" in result.out
+    assert "pip install onnx onnxruntime" in result.out
     assert str(edgellm_home) in result.out
     assert "kernels:" in result.out
     assert ("llama_cpp" in sys.modules) == before

@@ -30,7 +30,7 @@ def test_missing_engine_names_the_install_command():
     done = subprocess.run(
         [sys.executable, "-c", _WITHOUT_ENGINE], capture_output=True, text=True, check=True
     )
-    assert "pip install 'edgellm[llama]'" in done.stdout
+    assert "pip install 'llama-cpp-python>=0.3.36,<0.4'" in done.stdout
 
 
 def test_ring_joins_continued_lines_and_prefers_errors():

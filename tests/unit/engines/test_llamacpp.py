@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ from edgellm.engines.base import Engine, EngineSettings
 from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.errors import (
     Cancelled,
-    EngineFailed,
+    DoesNotFit,
     ModelNotFound,
     PromptTooLong,
     SnapshotIncompatible,
@@ -265,16 +269,75 @@ def test_lone_surrogates_do_not_stop_the_tokenizer(open_tiny):
     assert engine.tokenize("a\ud800b", special=False, add_bos=False)
 
 
-def test_quantised_values_need_flash_attention(open_tiny):
-    """What llama.cpp refuses is told with its own words."""
-    with pytest.raises(EngineFailed, match=r"quantized V cache requires flash_attn"):
-        open_tiny("llama", kv_type="q8_0", flash_attention="off")
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kv_type": "q3_K"}, "q3_K"),
+        ({"kv_type": "q8_0", "flash_attention": "off"}, "q8_0 needs flash attention"),
+        ({"n_threads": 100_000}, "100000 threads"),
+        ({"n_threads": -1}, "-1 threads"),
+        ({"n_batch": 0}, "a batch of 0"),
+    ],
+)
+def test_settings_are_checked_before_the_file(tmp_path: Path, settings, says):
+    """What would crash the library or puzzle the reader is a wrong flag, told at once."""
+    with pytest.raises(UsageError, match=says):
+        LlamaCppEngine(tmp_path / "no.gguf", EngineSettings(**settings))
 
 
-def test_unknown_kv_type_is_named(tiny_models):
-    """A KV type that no cache can have is a wrong flag."""
-    with pytest.raises(UsageError, match="q3_K"):
-        LlamaCppEngine(tiny_models / "tiny-llama.gguf", EngineSettings(kv_type="q3_K"))
+def test_a_batch_larger_than_the_context_is_the_context(open_tiny, tokens):
+    """A batch of a hundred million tokens costs no more than one of the context's length."""
+    engine = open_tiny("llama", n_batch=100_000_000)
+    assert engine.decode(tokens(500)).shape == (1, 512)
+
+
+def test_impossible_contexts_are_refused_with_numbers(open_tiny, monkeypatch):
+    """Beyond all reason is a wrong flag; beyond the memory does not fit."""
+    engine = open_tiny("llama")
+    with pytest.raises(UsageError, match="2000000000 tokens for a model trained with 2048"):
+        engine.reserve(2_000_000_000)
+    free = SimpleNamespace(available=500_000)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    with pytest.raises(DoesNotFit, match=r"of 2048 tokens take 1.0 MB, 500.0 kB of memory are free"):
+        engine.reserve(2048)
+    assert engine.n_ctx == 512
+
+
+def test_a_path_that_is_no_utf8_loads(tiny_models, tmp_path):
+    """File names are bytes."""
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff.gguf"))
+    odd.write_bytes((tiny_models / "tiny-llama.gguf").read_bytes())
+    LlamaCppEngine(odd, EngineSettings(n_threads=1)).close()
+
+
+_FORK = """
+import os, sys
+from pathlib import Path
+from edgellm.engines.base import EngineSettings
+from edgellm.engines.llamacpp import LlamaCppEngine
+from edgellm.errors import EngineFailed
+def fresh():
+    engine = LlamaCppEngine(Path(sys.argv[1]), EngineSettings(n_threads=2))
+    engine.reserve(256)
+    return engine, engine.decode(list(range(100))).tobytes()
+old, expected = fresh()
+if not (child := os.fork()):
+    try:
+        old.decode([1])
+    except EngineFailed as err:
+        os._exit(0 if "fork" in str(err) and fresh()[1] == expected else 7)
+    os._exit(8)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_loads_its_own_and_is_told_of_the_old(tiny_models):
+    """A child has none of its parent's threads: using the parent's model fails, a new one works."""
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _FORK, str(tiny_models / "tiny-llama.gguf")],
+        check=True,
+        timeout=60,
+    )
 
 
 def test_missing_file_is_not_found(tmp_path: Path):

@@ -234,7 +234,7 @@ def test_without_an_engine_the_error_names_the_command(tiny_models: Path, tmp_pa
     """A good model asks for the engine; what is no model is refused without one."""
     (tmp_path / "a.txt").write_text("words")
     for path, words in (
-        (tiny_models / "tiny-llama.gguf", ("EngineUnavailable 1", "pip install", "edgellm[llama]")),
+        (tiny_models / "tiny-llama.gguf", ("EngineUnavailable 1", "pip install", "llama-cpp-python")),
         (tmp_path / "missing.gguf", ("ModelNotFound 3", "missing.gguf")),
         (tmp_path / "a.txt", ("a.txt",)),
     ):
@@ -267,5 +267,5 @@ def test_without_an_engine_the_command_line_ends_with_1(tiny_models: Path) -> No
         cwd=ROOT,
     )
     assert (1, "") == (done.returncode, done.stdout)
-    assert "edgellm[llama]" in done.stderr
+    assert "llama-cpp-python" in done.stderr
     assert "Traceback" not in done.stderr
