@@ -122,7 +122,7 @@ def test_without_an_engine_numpy_gives_the_same_bytes(without_engine: None) -> N
 
 def test_without_an_engine_other_types_name_the_install(without_engine: None) -> None:
     """What only the engine can do says how to get it."""
-    with pytest.raises(MissingExtra, match=r"Q4_K .*pip install 'edgellm\[llama\]'"):
+    with pytest.raises(MissingExtra, match=r"Q4_K .*pip install 'llama-cpp-python"):
         ggml.quantize(np.zeros((1, 256), np.float32), GgmlType.Q4_K)
 
 
