@@ -191,7 +191,7 @@ def chat_with(model: Path, options: AnswerOptions) -> int:
     from edgellm.paths import history_file
 
     if sys.stdin is None:
-        return 0
+        raise UsageError("stdin is closed", hint="give it lines, or use `edgellm run MODEL PROMPT`")
     typed = sys.stdin.isatty()
     lines: Lines = TerminalLines(history_file()) if typed else PipedLines(sys.stdin.buffer)
     status = Status(quiet=options.json)

@@ -36,7 +36,9 @@ class ByteProgress:
         self._verb = verb
         self._quiet = quiet
         self._clock = clock
-        self._terminal = sys.stderr.isatty() if terminal is None else terminal
+        if terminal is None:
+            terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._terminal = terminal
         self._start_s = clock()
         self._drawn_s = float("-inf")
         self._drawn = ""

@@ -2,6 +2,9 @@
 
 Results go to stdout and all else to stderr. On a terminal no control character of a model, a file
 or a path is sent on, so that none of them can move the cursor or rename the window.
+
+An error that ends a command has its hint in a paragraph of its own. What is one text by nature, an
+event of a stream and a warning, has the hint behind a semicolon: an event carries no more.
 """
 
 from __future__ import annotations
@@ -40,30 +43,38 @@ class Printer(Protocol):
 
 
 def write_out(text: str) -> None:
-    """Write to stdout at once.
+    """Write to stdout at once; after an error what follows goes nowhere.
 
     Raises:
-        StdoutClosed: the other end of the pipe is gone.
+        StdoutClosed: the other end of the pipe is gone, or stdout was closed from the start.
+        OSError: it cannot be written, such as on a full disk; names stdout.
     """
+    if sys.stdout is None:
+        raise StdoutClosed
     try:
         sys.stdout.write(_safe(text, sys.stdout))
         sys.stdout.flush()
-    except BrokenPipeError as err:
-        raise StdoutClosed from err
+    except OSError as err:
+        silence_stdout()
+        if isinstance(err, BrokenPipeError):
+            raise StdoutClosed from err
+        raise OSError(err.errno, err.strerror, "stdout") from err
 
 
 def write_err(text: str) -> None:
     """Write to stderr at once; a closed stderr is no reason to fail."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(_safe(text, sys.stderr))
-        sys.stderr.flush()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(_safe(text, sys.stderr))
+            sys.stderr.flush()
 
 
 def write_err_raw(text: str) -> None:
     """Write our own control characters to stderr, such as the return of a progress line."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def json_line(value: Mapping[str, Any]) -> None:
@@ -99,10 +110,14 @@ def error(message: str, hint: str = "") -> None:
 
 
 def report(err: EdgeLLMError, *, as_json: bool) -> None:
-    """Write an error for people on stderr and, if asked, as the last JSON line on stdout."""
+    """Write an error for people on stderr and, if asked, as the last JSON line on stdout.
+
+    The error stays what went wrong even when stdout cannot be written: it was told on stderr.
+    """
     error(str(err).removesuffix(f"; {err.hint}"), err.hint)
     if as_json:
-        json_line(event_to_wire(failure_of(err)))
+        with contextlib.suppress(StdoutClosed, OSError):
+            json_line(event_to_wire(failure_of(err)))
 
 
 def failure_of(err: EdgeLLMError) -> Failure:
@@ -119,6 +134,8 @@ def shell_word(text: str) -> str:
 
 def silence_stdout() -> None:
     """Send what is still buffered nowhere, so that the interpreter's exit does not stumble."""
+    if sys.stdout is None:
+        return
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgellm import errors
-from edgellm.cli import app as app_module
-from edgellm.cli import render
+from edgellm.cli import commands, render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +123,8 @@ def test_every_error_gives_its_exit_code(
         (errno.ENOENT, 3),
         (errno.EISDIR, 2),
         (errno.ENOSPC, 4),
-        (errno.EACCES, 1),
+        (errno.EACCES, 2),
+        (errno.EPERM, 2),
         (errno.EIO, 1),
     ],
 )
@@ -185,4 +185,4 @@ def test_bug_is_not_hidden(cli: Any, monkeypatch: pytest.MonkeyPatch):
 
 def test_parse_error_base_is_the_one_of_typer():
     """Every error of the parser derives from the class that is caught."""
-    assert app_module._PARSE_ERROR.__name__ == "ClickException"
+    assert commands._PARSE_ERROR.__name__ == "ClickException"

@@ -1,0 +1,172 @@
+"""The commands, and the one place where an error becomes a message and an exit code.
+
+Each command imports what it needs when it runs, so that `--help` costs nothing but typer.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from edgellm import __version__
+from edgellm.cli import chat, convert, info, render, run, snapshots
+from edgellm.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DOES_NOT_FIT,
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_FOUND,
+    DoesNotFit,
+    EdgeLLMError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+EXIT_PIPE_CLOSED: Final = 141  # what a shell reports for a program that SIGPIPE ended
+EXAMPLES: Final = """
+edgellm convert ./checkpoint -o model.gguf --bits 8
+edgellm run model.gguf "Name three rivers" --system-file rules.txt --stats
+edgellm chat model.gguf
+"""
+
+# The base of typer's parse errors has no public name in the versions that carry their own click.
+_PARSE_ERROR: Final[type[BaseException]] = typer.BadParameter.__mro__[2]
+_OS_EXITS: Final = {
+    errno.ENOENT: EXIT_NOT_FOUND,
+    errno.EISDIR: EXIT_BAD_INPUT,
+    errno.ENOTDIR: EXIT_BAD_INPUT,
+    errno.ENAMETOOLONG: EXIT_BAD_INPUT,
+    errno.EINVAL: EXIT_BAD_INPUT,
+    errno.EACCES: EXIT_BAD_INPUT,
+    errno.EPERM: EXIT_BAD_INPUT,
+    errno.ENOSPC: EXIT_DOES_NOT_FIT,
+    errno.EDQUOT: EXIT_DOES_NOT_FIT,
+}
+
+
+class _SystemError(EdgeLLMError):
+    """An error of the operating system, with the exit code it deserves."""
+
+    code = "os"
+
+    def __init__(self, err: OSError) -> None:
+        name = None if err.filename is None else str(err.filename)
+        super().__init__(err.strerror or str(err) or type(err).__name__, path=name)
+        self.exit_code = _OS_EXITS.get(err.errno or 0, EXIT_FAILURE)  # type: ignore[misc]  # of this one
+
+
+def _epilog(examples: str) -> str:
+    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    return f"\b\nExamples:\n{lines}"
+
+
+def _typer(**settings: object) -> typer.Typer:
+    return typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **settings,  # type: ignore[arg-type]  # passed through
+    )
+
+
+app = _typer(name="edgellm", epilog=_epilog(EXAMPLES), invoke_without_command=True)
+_snapshots = _typer(epilog=_epilog(snapshots.EXAMPLES), invoke_without_command=True)
+
+_COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] = (
+    (app, "run", run.run, run.EXAMPLES),
+    (app, "chat", chat.chat, chat.EXAMPLES),
+    (app, "convert", convert.convert, convert.EXAMPLES),
+    (app, "info", info.info, info.EXAMPLES),
+    (_snapshots, "ls", snapshots.ls, snapshots.LS_EXAMPLES),
+    (_snapshots, "check", snapshots.check, snapshots.CHECK_EXAMPLES),
+    (_snapshots, "rm", snapshots.rm, snapshots.RM_EXAMPLES),
+)
+for _group, _name, _function, _examples in _COMMANDS:
+    _group.command(_name, epilog=_epilog(_examples))(_function)
+app.add_typer(_snapshots, name="snapshots")
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Convert, quantise and run language models on your own machine, and start warm."""
+    if version:
+        render.write_out(f"edgellm {__version__}\n")
+        raise typer.Exit
+    _help_if_bare(context)
+
+
+@_snapshots.callback()
+def _snapshots_root(context: typer.Context) -> None:
+    """List, check and remove the states kept after system prompts."""
+    _help_if_bare(context)
+
+
+def _help_if_bare(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        render.write_err(context.get_help() + "\n")
+        raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run the command that `arguments` name and return its exit code."""
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    _plain_logging()
+    try:
+        return _guarded(arguments, as_json="--json" in flags)
+    except render.StdoutClosed:
+        render.silence_stdout()
+        return EXIT_PIPE_CLOSED
+
+
+def _guarded(arguments: Sequence[str], *, as_json: bool) -> int:
+    try:
+        code = app(arguments, prog_name="edgellm", standalone_mode=False)
+    except _PARSE_ERROR as err:
+        error = _usage_error(err)
+    except EdgeLLMError as err:
+        error = err
+    except OSError as err:
+        error = _SystemError(err)
+    except MemoryError:
+        error = DoesNotFit("out of memory", hint="free some memory or take a smaller model")
+    except SystemExit as err:
+        # How typer ends when its own output, such as a help text, meets a closed pipe.
+        if isinstance(err.__context__, BrokenPipeError):
+            raise render.StdoutClosed from err
+        raise
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    else:
+        return code if isinstance(code, int) else 0
+    render.report(error, as_json=as_json)
+    return error.exit_code
+
+
+def _usage_error(err: BaseException) -> EdgeLLMError:
+    """Turn a parse error of typer into ours, with the help command as the hint."""
+    context = getattr(err, "ctx", None)
+    command = "edgellm" if context is None else context.command_path
+    message = err.format_message() if hasattr(err, "format_message") else str(err)
+    return UsageError(message.rstrip("."), hint=f"run `{command} --help`")
+
+
+class _Plain(logging.Formatter):
+    """Makes what the library logs look like the rest of stderr."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {record.getMessage()}"
+
+
+def _plain_logging() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Plain())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
