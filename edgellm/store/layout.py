@@ -82,11 +82,26 @@ def _check_part(part: PartRow, n_tokens: int) -> None:
         raise SnapshotCorrupt(
             f"a {part.kind} part holds positions {part.first} to {last} of {n_tokens}"
         )
-    places = [(row.layer, row.role) for row in part.sections]
-    if len(set(places)) != len(places):
-        raise SnapshotCorrupt("a layer is there twice")
     for row in part.sections:
         _check_section(row, part)
+    _check_order(part)
+
+
+def _check_order(part: PartRow) -> None:
+    """Demand K of layers 0, 1, ..., then V of all of them or none: engines go by the order alone."""
+    n_rows = len(part.sections)
+    n_keys = sum(row.role == "K" for row in part.sections)
+    if part.kind == "opaque":
+        expected = [(layer, "blob") for layer in range(n_rows)]
+    elif n_rows in (n_keys, 2 * n_keys):
+        expected = [(row % n_keys, "K" if row < n_keys else "V") for row in range(n_rows)]
+    else:
+        raise SnapshotCorrupt(f"{n_keys} layers of K and {n_rows - n_keys} of V")
+    for row, (layer, role) in zip(part.sections, expected):  # noqa: B905  (equally long)
+        if (row.layer, row.role) != (layer, role):
+            raise SnapshotCorrupt(
+                f"layer {row.layer} {row.role} where layer {layer} {role} belongs"
+            )
 
 
 def _check_section(row: SectionRow, part: PartRow) -> None:

@@ -50,7 +50,7 @@ class Part:
         kind: how the sections are to be read.
         first: position of the first token held.
         n_tokens: how many positions are held, without gaps.
-        sections: K and V of every layer.
+        sections: K of layers 0, 1, ..., then V of all of them or of none; blobs 0, 1, ....
     """
 
     kind: PartKind

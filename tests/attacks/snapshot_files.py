@@ -39,14 +39,14 @@ def rows(seed: int, n: int, width: int, kind: str) -> np.ndarray:
 
 def layers(n_layers: int, n: int, width: int, kind: str, seed: int) -> tuple[Section, ...]:
     """Return K in token order and V as the transposed view of a channel-major array."""
-    sections = []
+    keys, values = [], []
     for layer in range(n_layers):
-        sections.append(Section(layer, "K", kind, rows(seed + layer, n, width, kind)))
-        values = rows(seed - layer - 1 if seed > layer else seed + 99, n, width, kind)
+        keys.append(Section(layer, "K", kind, rows(seed + layer, n, width, kind)))
+        value = rows(seed - layer - 1 if seed > layer else seed + 99, n, width, kind)
         if kind not in ROW_BYTES:
-            values = np.ascontiguousarray(values.T).T
-        sections.append(Section(layer, "V", kind, values))
-    return tuple(sections)
+            value = np.ascontiguousarray(value.T).T
+        values.append(Section(layer, "V", kind, value))
+    return (*keys, *values)
 
 
 def state(n: int = 12, kind: str = "f16", seed: int = 7) -> KVState:

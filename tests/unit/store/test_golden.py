@@ -37,8 +37,8 @@ def golden_state() -> KVState:
     """Return the state in the file: each part, four element types."""
     dense = (
         Section(0, "K", "f16", _numbers(0, (6, 32), np.uint16)),
-        Section(0, "V", "f16", _numbers(1, (32, 6), np.uint16).T),
         Section(1, "K", "q8_0", _numbers(2, (6, 34), np.uint8)),
+        Section(0, "V", "f16", _numbers(1, (32, 6), np.uint16).T),
         Section(1, "V", "f32", _numbers(3, (6, 8), np.uint32)),
     )
     window = (Section(0, "K", "bf16", _numbers(4, (4, 16), np.uint16)),)

@@ -22,6 +22,25 @@ LATER = "incompatible: "
 WRONG = "corrupt: "
 
 
+def swap_roles(header: Header) -> None:
+    """Call every K a V and every V a K."""
+    for part in header["parts"]:
+        for row in part["sections"]:
+            row["role"] = {"K": "V", "V": "K"}.get(row["role"], row["role"])
+
+
+def interleave_roles(header: Header) -> None:
+    """Name the four rows of the first part as an engine would that writes layer after layer."""
+    for n, row in enumerate(header["parts"][0]["sections"]):
+        row["layer"], row["role"] = n // 2, "KV"[n % 2]
+
+
+def number_from_seven(header: Header) -> None:
+    """Number the layers as if others came before."""
+    for row in header["parts"][0]["sections"]:
+        row["layer"] += 7
+
+
 def at(*path: str | int, to: object) -> Callable[[Header], None]:
     """Return a change that sets one place in the header."""
 
@@ -78,7 +97,26 @@ CHANGES: dict[str, tuple[Callable[[Header], object], str]] = {
     ),
     "dense_short": (at("parts", 0, "n_tokens", to=11), WRONG + "a dense part holds positions 0"),
     "opaque_as_dense": (at("parts", 2, "kind", to="dense"), WRONG + "layer 0 blob: 1 rows"),
-    "layer_twice": (at("parts", 0, "sections", 2, "layer", to=0), WRONG + "a layer is there twice"),
+    "layer_twice": (
+        at("parts", 0, "sections", 1, "layer", to=0),
+        WRONG + "layer 0 K where layer 1 K",
+    ),
+    "layers_from_7": (number_from_seven, WRONG + "layer 7 K where layer 0 K"),
+    "layer_skipped": (
+        at("parts", 0, "sections", 1, "layer", to=2),
+        WRONG + "layer 2 K where layer 1 K",
+    ),
+    "layers_turned": (
+        lambda h: at(*SECTION, "layer", to=1)(h) or at("parts", 0, "sections", 1, "layer", to=0)(h),
+        WRONG + "layer 1 K where layer 0 K",
+    ),
+    "roles_swapped": (swap_roles, WRONG + "layer 0 V where layer 0 K"),
+    "roles_interleaved": (interleave_roles, WRONG + "layer 0 V where layer 1 K"),
+    "one_value_too_few": (
+        at("parts", 0, "sections", 2, "role", to="K"),
+        WRONG + "3 layers of K and 1",
+    ),
+    "blob_number": (at("parts", 2, "sections", 0, "layer", to=1), WRONG + "layer 1 blob where"),
     "role": (at(*SECTION, "role", to="Q"), LATER + "a section: unknown role 'Q'"),
     "role_blob": (at(*SECTION, "role", to="blob"), WRONG + "layer 0 blob: f16 in a part of kind"),
     "type": (at(*SECTION, "type", to="f8"), WRONG + "layer 0 K: 768 bytes for shape"),

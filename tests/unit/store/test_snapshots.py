@@ -285,7 +285,7 @@ UNSAVABLE: dict[str, tuple[KVState, str]] = {
     ),
     "twice": (
         KVState(8, (Part("dense", 0, 8, (Section(0, "K", "f16", _EIGHT),) * 2),)),
-        "a layer is there twice",
+        "layer 0 K where layer 1 K belongs",
     ),
 }
 
