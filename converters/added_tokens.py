@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_TOKENS: Final = 1 << 22
+_MAX_ID_DIGITS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,11 @@ def read_added(
     if not isinstance(decoder, (dict, type(None))):
         raise ConvertError("added_tokens_decoder is no object", path=path)
     for key, row in (decoder or {}).items():
-        _add(added, int(key) if key.isdecimal() else None, row, path)
+        is_id = key.isascii() and key.isdecimal() and len(key) <= _MAX_ID_DIGITS
+        _add(added, int(key) if is_id else key, row, path)
     path = folder / "added_tokens.json"
     for text, i in (read_json_object(path) if path.is_file() else {}).items():
-        if i in added or vocab.get(text) != i:
+        if type(i) is not int or i in added or vocab.get(text) != i:
             _add(added, i, {"content": text}, path)
     return added
 

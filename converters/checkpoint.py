@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DTYPES: Final = ("F32", "F16", "BF16")
 _MAX_NAMED: Final = 8  # names listed in one message
+_MAX_NAME_BYTES: Final = 255  # what file systems take
 _PICKLES: Final = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -91,7 +92,8 @@ def _weight_map(index: Path) -> dict[str, str]:
         raise ModelCorrupt("has no weight_map of names", path=index)
     for name in set(value.values()):
         plain = name and "/" not in name and "\\" not in name and name not in (".", "..")
-        if not plain or not name.endswith(".safetensors"):
+        short = len(name.encode("utf-8", "replace")) <= _MAX_NAME_BYTES
+        if not plain or not short or not name.endswith(".safetensors"):
             raise ModelCorrupt(
                 f"names {name[:80]!r}; a shard is a .safetensors file of the same folder",
                 path=index,

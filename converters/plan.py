@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from edgellm.errors import ConvertError, ModelCorrupt
 from edgellm.formats.checked_json import read_json_object
 from edgellm.kernels.ggml import GgmlType, row_bytes, traits
 
@@ -103,6 +104,16 @@ def make_plan(folder: Path, type_name: str) -> FilePlan:
     Raises:
         EdgeLLMError: whatever is wrong with the checkpoint; see `runtime.conversion.plan`.
     """
+    try:
+        return _make_plan(folder, type_name)
+    except RecursionError as err:  # a value shallow enough to be parsed, too deep to be shown
+        raise ModelCorrupt("its JSON is nested too deeply", path=folder) from err
+    except ConvertError as err:
+        err.path = err.path or str(folder)
+        raise
+
+
+def _make_plan(folder: Path, type_name: str) -> FilePlan:
     checkpoint = open_checkpoint(folder)
     path = folder / "config.json"
     config = Config(read_json_object(path), path)

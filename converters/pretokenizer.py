@@ -91,18 +91,26 @@ def _parts(value: Any, path: Path) -> list[Part]:
         if not isinstance(inner, list) or len(inner) > _MAX_PARTS:
             raise ConvertError("pre_tokenizer: a Sequence without its parts", path=path)
         return [part for item in inner for part in _parts(item, path)]
-    return [_part(value)]
+    return [_part(value, path)]
 
 
-def _part(value: Any) -> Part:
+def _part(value: Any, path: Path) -> Part:
     kind = value.get("type") if isinstance(value, dict) else None
+
+    def field(key: str, default: bool | str) -> bool | str:
+        found = value.get(key, default)
+        if type(found) is not type(default):  # 0 would pass for false, a list cannot be looked up
+            shown = str(found)[:60]
+            raise ConvertError(f"pre_tokenizer: {kind}.{key} is {shown!r}", path=path)
+        return found
+
     if kind == "ByteLevel":
-        return ("bytes", value.get("add_prefix_space", True), value.get("use_regex", True))
+        return ("bytes", field("add_prefix_space", True), field("use_regex", True))
     if kind == "Digits":
-        return ("digits", value.get("individual_digits", False))
+        return ("digits", field("individual_digits", False))
     if kind == "Split":
         pattern = value.get("pattern")
         regex = pattern.get("Regex") if isinstance(pattern, dict) else None
         if isinstance(regex, str):
-            return ("split", regex, value.get("behavior"), value.get("invert", False))
+            return ("split", regex, field("behavior", ""), field("invert", False))
     return ("unknown", json.dumps(value, sort_keys=True))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KINDS: Final = ("default", "linear", "llama3", "yarn")
 _FULL: Final = "full_attention"
+_MAX_N_CTX: Final = 1 << 26
 _KNOWN: Final = {
     "default": frozenset[str](),
     "linear": frozenset({"factor"}),
@@ -85,7 +86,8 @@ def read_rope(config: Config, n_ctx: int) -> Rope:
         )
     unknown = sorted(set(values) - _KNOWN[kind] - _COMMON)
     if unknown:
-        raise config.error(f"rope kind {kind!r} has a key that is not understood: {unknown[0]!r}")
+        key = unknown[0][:60]
+        raise config.error(f"rope kind {kind!r} has a key that is not understood: {key!r}")
     if values.get("partial_rotary_factor", 1.0) != 1.0:
         raise config.error("partial_rotary_factor other than 1 is not understood here")
 
@@ -104,18 +106,31 @@ def read_rope(config: Config, n_ctx: int) -> Rope:
         low, high = real("low_freq_factor"), real("high_freq_factor")
         if low >= high:
             raise config.error(f"rope low_freq_factor {low} is not below high_freq_factor {high}")
-        original = int(real("original_max_position_embeddings"))
+        original = _n_ctx(config, real("original_max_position_embeddings"))
         return Rope(kind, rope_theta, real("factor"), original, low, high)
-    original = int(optional("original_max_position_embeddings") or n_ctx)
+    original = _n_ctx(config, optional("original_max_position_embeddings") or n_ctx)
     return Rope(
         kind,
         rope_theta,
-        real("factor"),
+        _yarn_factor(config, real("factor")),
         original,
         attention_factor=optional("attention_factor"),
         beta_fast=optional("beta_fast"),
         beta_slow=optional("beta_slow"),
     )
+
+
+def _yarn_factor(config: Config, factor: float) -> float:
+    if factor < 1:  # engines then leave the attention's scale alone, the formula does not
+        raise config.error(f"rope factor is {factor}; yarn needs at least 1")
+    return factor
+
+
+def _n_ctx(config: Config, value: float) -> int:
+    """Check an original context, which files also write as 8192.0."""
+    if not (1 <= value <= _MAX_N_CTX and value == int(value)):
+        raise config.error(f"rope original_max_position_embeddings is {value}")
+    return int(value)
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -126,7 +141,8 @@ def _values(config: Config) -> dict[str, Any]:
             raise config.error(f"{key} is {str(value)[:60]!r}; an object is needed")
     if new and all(isinstance(value, dict) for value in new.values()):
         if set(new) != {_FULL}:
-            raise config.error(f"rope_parameters differ by layer type: {sorted(new)}")
+            shown = str(sorted(new))[:200]
+            raise config.error(f"rope_parameters differ by layer type: {shown}")
         new = new[_FULL]
     values = {**(old or {}), **(new or {})}
     for key in set(old or ()) & set(new or ()):
@@ -134,7 +150,8 @@ def _values(config: Config) -> dict[str, Any]:
             raise config.error(f"rope_scaling and rope_parameters disagree about {key!r}")
     theta = config.get("rope_theta")
     if theta is not None and values.get("rope_theta", theta) != theta:
-        raise config.error(f"rope_theta is {theta} and {values['rope_theta']} in one file")
+        both = f"{str(theta)[:60]} and {str(values['rope_theta'])[:60]}"
+        raise config.error(f"rope_theta is {both} in one file")
     return values
 
 

@@ -7,7 +7,6 @@ error, never a default.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 _MAX_LAYERS = 1024
 _MAX_WIDTH = 1 << 20
 _MAX_TOKENS = 1 << 26
+# Normal float32 numbers: a GGUF keeps reals in float32.
+_MIN_REAL, _MAX_REAL = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,10 @@ class Config:
         """Return a raw value, None when it is missing or null."""
         return self._values.get(key)
 
+    def has(self, key: str) -> bool:
+        """Return whether the key is there, with null too."""
+        return key in self._values
+
     def error(self, message: str, hint: str = "") -> ConvertError:
         """Return an error about this file."""
         return ConvertError(message, path=self.path, hint=hint)
@@ -91,15 +96,15 @@ class Config:
         return value
 
     def real(self, key: str) -> float:
-        """Return a finite number above zero."""
+        """Return a number above zero that float32 holds."""
         return self.checked_real(key, self.get(key))
 
     def checked_real(self, key: str, value: Any) -> float:
         """Check a number that may lie deeper in the file; `key` is for the message."""
-        good = type(value) in (int, float) and 0 < value < math.inf
+        good = type(value) in (int, float) and _MIN_REAL <= value <= _MAX_REAL
         if not good:
             shown = "is missing" if value is None else f"is {str(value)[:60]!r}"
-            raise self.error(f"{key} {shown}; a number above zero is needed")
+            raise self.error(f"{key} {shown}; a number above zero that float32 holds is needed")
         return float(value)
 
     def flag(self, key: str) -> bool | None:

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from edgellm.errors import ConvertError
 from edgellm.formats.checked_json import read_bounded, read_json_object
 
+from .spec import Config
 from .tokenizer import TokenKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .recipe import KeyValues
-    from .spec import Config
     from .tokenizer import Vocabulary
 
 MAX_TEMPLATE_BYTES: Final = 4 << 20
+_MAX_NAME: Final = 64  # characters of a template's name, which becomes part of a key
 _PREFIX: Final = "tokenizer.ggml."
 # Texts at which llama.cpp stops without being told (special_eog_ids, llama-vocab.cpp 0c1e57098).
 _STOPS_BY_TEXT: Final = frozenset(
@@ -66,16 +67,17 @@ def read_specials(folder: Path, config: Config, vocabulary: Vocabulary) -> Speci
         ConvertError: an id is outside the vocabulary, or a text is no token of it.
         ModelCorrupt: a file is no JSON object.
     """
-    generation = _optional(folder / "generation_config.json")
-    tokenizer_path = folder / "tokenizer_config.json"
-    tokenizer = _optional(tokenizer_path)
-    roles = _Roles(vocabulary, config, tokenizer_path)
+    path = folder / "generation_config.json"
+    generation = Config(_optional(path), path)
+    path = folder / "tokenizer_config.json"
+    tokenizer = Config(_optional(path), path)
+    roles = _Roles(vocabulary)
     values: KeyValues = {}
     warnings: list[str] = []
     for role, gguf_role in _GGUF_ROLES.items():
         named = roles.by_text(tokenizer, f"{role}_token")
         for source in (generation, config):
-            named = named or roles.by_id(source.get(f"{role}_token_id"), f"{role}_token_id")
+            named = named or roles.by_id(source, f"{role}_token_id")
         if named:
             values[f"{_PREFIX}{gguf_role}_token_id"] = named[0]
     ends = _ends(roles, generation, config, tokenizer)
@@ -88,41 +90,33 @@ def read_specials(folder: Path, config: Config, vocabulary: Vocabulary) -> Speci
 class _Roles:
     """Looks special tokens up, by id or by text, and names the file when they are not there."""
 
-    def __init__(self, vocabulary: Vocabulary, config: Config, tokenizer_path: Path) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._config = config
-        self._tokenizer_path = tokenizer_path
 
-    def by_id(self, value: Any, key: str) -> list[int]:
+    def by_id(self, source: Config, key: str) -> list[int]:
+        value = source.get(key)
         ids = value if isinstance(value, list) else [] if value is None else [value]
         n_vocab = len(self._vocabulary.texts)
         for i in ids:
             if type(i) is not int or not 0 <= i < n_vocab:
-                raise self._config.error(
-                    f"{key} is {str(value)[:60]}; ids go from 0 to {n_vocab - 1}"
-                )
+                raise source.error(f"{key} is {str(value)[:60]}; ids go from 0 to {n_vocab - 1}")
         return ids
 
-    def by_text(self, tokenizer: dict[str, Any], key: str) -> list[int]:
+    def by_text(self, tokenizer: Config, key: str) -> list[int]:
         value = tokenizer.get(key)
         text = value.get("content") if isinstance(value, dict) else value
         if text is None:
             return []
         i = self._vocabulary.ids.get(text) if isinstance(text, str) else None
         if i is None:
-            raise ConvertError(
-                f"{key} is {str(text)[:60]!r}, which is no token", path=self._tokenizer_path
-            )
+            raise tokenizer.error(f"{key} is {str(text)[:60]!r}, which is no token")
         return [i]
 
 
-def _ends(
-    roles: _Roles, generation: dict[str, Any], config: Config, tokenizer: dict[str, Any]
-) -> list[int]:
+def _ends(roles: _Roles, generation: Config, config: Config, tokenizer: Config) -> list[int]:
     """Return the ids that end an answer, the main one first, each once."""
     key = "eos_token_id"
-    trusted = roles.by_id(generation.get(key), f"generation_config {key}")
-    trusted = trusted or roles.by_id(config.get(key), key)
+    trusted = roles.by_id(generation, key) or roles.by_id(config, key)
     by_text = roles.by_text(tokenizer, "eos_token")
     # Templates print the tokenizer's end token: where it is one of several, it is the main one.
     main = [i for i in by_text if i in trusted] or trusted[:1]
@@ -160,41 +154,44 @@ def _end_keys(
 
 
 def _added_around(
-    vocabulary: Vocabulary, tokenizer: dict[str, Any], values: KeyValues, warnings: list[str]
+    vocabulary: Vocabulary, tokenizer: Config, values: KeyValues, warnings: list[str]
 ) -> KeyValues:
     """Return whether the tokenizer puts begin and end tokens around a text.
 
     tokenizer.json decides, its post-processor is what runs; the Llama tokenizer classes alone build
     it anew from add_bos_token and add_eos_token.
     """
-    before, after = _around(vocabulary.post_processor)
+    before, after = _around(vocabulary.post_processor, tokenizer.path.with_name("tokenizer.json"))
     wants = (values.get(f"{_PREFIX}bos_token_id"), values.get(f"{_PREFIX}eos_token_id"))
     for ids, want in zip((before, after), wants, strict=True):
         if ids and [vocabulary.ids.get(text) for text in ids] != [want]:
-            warnings.append(f"the tokenizer puts {ids} around a text, which engines cannot")
+            shown = str(ids)[:120]
+            warnings.append(f"the tokenizer puts {shown} around a text, which engines cannot")
     adds = [bool(before), bool(after)]
     if str(tokenizer.get("tokenizer_class")).startswith("Llama"):
         for i, key in enumerate(("add_bos_token", "add_eos_token")):
-            adds[i] = bool(tokenizer[key]) if key in tokenizer else adds[i]
+            adds[i] = bool(tokenizer.flag(key)) if tokenizer.has(key) else adds[i]
     return {
         f"{_PREFIX}add_bos_token": adds[0] and wants[0] is not None,
         f"{_PREFIX}add_eos_token": adds[1] and wants[1] is not None,
     }
 
 
-def _around(post: Any) -> tuple[list[str], list[str]]:
+def _around(post: Any, path: Path) -> tuple[list[str], list[str]]:
     """Return the special tokens that a post-processor puts before and after a single text."""
-    if not isinstance(post, dict):
+    if post is None:
         return [], []
+    if not isinstance(post, dict):
+        raise ConvertError(f"post_processor is {str(post)[:60]!r}", path=path)
     if post.get("type") == "Sequence":
-        parts = [_around(part) for part in post.get("processors") or []]
+        parts = [_around(part, path) for part in _rows(post, "processors", path)]
         return [t for b, _ in parts for t in b], [t for _, a in parts for t in a]
     if post.get("type") != "TemplateProcessing":
         return [], []
     before: list[str] = []
     after: list[str] = []
     side = before
-    for piece in post.get("single") or []:
+    for piece in _rows(post, "single", path):
         special = piece.get("SpecialToken") if isinstance(piece, dict) else None
         if isinstance(special, dict):
             side.append(str(special.get("id")))
@@ -203,12 +200,19 @@ def _around(post: Any) -> tuple[list[str], list[str]]:
     return before, after
 
 
-def _template(folder: Path, tokenizer: dict[str, Any]) -> KeyValues:
+def _rows(post: dict[str, Any], key: str, path: Path) -> list[Any]:
+    rows = post.get(key)
+    if not isinstance(rows, (list, type(None))):
+        raise ConvertError(f"post_processor.{key} is {str(rows)[:60]!r}, no list", path=path)
+    return rows or []
+
+
+def _template(folder: Path, tokenizer: Config) -> KeyValues:
     """Return the chat template: a file of its own first, then the tokenizer's configuration."""
     key = "tokenizer.chat_template"
     named: dict[str, str] = {}
     jinja, as_json = folder / "chat_template.jinja", folder / "chat_template.json"
-    value: Any = tokenizer.get("chat_template")
+    source, value = tokenizer, tokenizer.get("chat_template")
     if jinja.is_file():
         data = read_bounded(jinja, max_bytes=MAX_TEMPLATE_BYTES)
         try:
@@ -216,17 +220,25 @@ def _template(folder: Path, tokenizer: dict[str, Any]) -> KeyValues:
         except UnicodeDecodeError as err:
             raise ConvertError(f"not UTF-8: byte {err.start}", path=jinja) from err
     elif as_json.is_file():
-        value = read_json_object(as_json).get("chat_template")
+        source = Config(read_json_object(as_json), as_json)
+        value = source.get("chat_template")
     if isinstance(value, list):
-        named = {
-            str(row.get("name")): str(row.get("template")) for row in value if isinstance(row, dict)
-        }
+        named = dict(_named_template(row, source) for row in value)
         value = named.pop("default", None)
-    values: KeyValues = {key: value} if isinstance(value, str) and value else {}
+    if not isinstance(value, (str, type(None))):
+        raise source.error(f"chat_template is {str(value)[:60]!r}; a text is needed")
+    values: KeyValues = {key: value} if value else {}
     if named:
         values["tokenizer.chat_templates"] = sorted(named)
         values |= {f"{key}.{name}": named[name] for name in sorted(named)}
     return values
+
+
+def _named_template(row: Any, source: Config) -> tuple[str, str]:
+    name, text = (row.get("name"), row.get("template")) if isinstance(row, dict) else (None, None)
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not isinstance(text, str):
+        raise source.error(f"chat_template holds {str(row)[:60]!r}; a name and a text are needed")
+    return name, text
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -108,8 +108,12 @@ def _model(value: dict[str, Any], path: Path) -> dict[str, Any]:
     for key in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(key):
             raise ConvertError(
-                f"model.{key} is {model[key]!r}; only byte-level BPE is converted", path=path
+                f"model.{key} is {str(model[key])[:60]!r}; only byte-level BPE is converted",
+                path=path,
             )
+    if not isinstance(model.get("ignore_merges"), (bool, type(None))):
+        shown = str(model["ignore_merges"])[:60]
+        raise ConvertError(f"model.ignore_merges is {shown!r}", path=path)
     decoder = value.get("decoder")
     if not isinstance(decoder, dict) or decoder.get("type") != "ByteLevel":
         raise ConvertError(
