@@ -35,11 +35,13 @@ class Finding:
         path: the file or folder.
         problem: one phrase.
         fixed: whether it was removed or mended just now.
+        fixable: whether `fix` would try to.
     """
 
     path: Path
     problem: str
     fixed: bool
+    fixable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ def check_store(root: Path, *, fix: bool, clock: Callable[[], float]) -> list[Fi
 
 def _finding(problem: _Problem, fix: bool) -> Finding:
     if not fix or problem.remedy is None:
-        return Finding(problem.path, problem.text, fixed=False)
+        fixable = problem.remedy is not None
+        return Finding(problem.path, problem.text, fixed=False, fixable=fixable)
     try:
         problem.remedy()
     except OSError as err:

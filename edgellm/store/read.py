@@ -7,6 +7,7 @@ process. Memory is taken only after header and file agree on the length to the b
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from edgellm.store.header import Extent, SectionRow, SnapshotHeader
 
 _DTYPES: Final = {1: "<u1", 2: "<u2", 4: "<u4"}
+_WRITABLE_BY_OTHERS: Final = 0o022
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,20 @@ def read_info(path: Path) -> tuple[SnapshotHeader, int]:
         raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
 
 
+def refuse_foreign_folders(path: Path) -> None:
+    """Refuse a snapshot whose two folders in the store are not real ones of our own.
+
+    Raises:
+        SnapshotIncompatible: one is a link or belongs to somebody else.
+        OSError: one is not there or cannot be looked at.
+    """
+    for folder in (path.parent.parent, path.parent):
+        status = folder.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            raise SnapshotIncompatible(f"the folder {folder} is a link")
+        _refuse_owner(status, f"the folder {folder}")
+
+
 def _read_header(file: BinaryIO, status: os.stat_result) -> tuple[SnapshotHeader, bytes]:
     """Read up to the first section; the file's length is checked against the header."""
     _refuse_strangers(status)
@@ -124,8 +140,15 @@ def _refuse_strangers(status: os.stat_result) -> None:
     """Refuse files that somebody else could change while they are in use."""
     if status.st_nlink > 1:
         raise SnapshotIncompatible(f"the file has {status.st_nlink} names")
+    _refuse_owner(status, "the file")
+    if os.name != "nt" and status.st_mode & _WRITABLE_BY_OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
+        raise SnapshotIncompatible(f"others may change the file (mode {mode:04o})")
+
+
+def _refuse_owner(status: os.stat_result, what: str) -> None:
     if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
-        raise SnapshotIncompatible(f"the file belongs to user {status.st_uid}")
+        raise SnapshotIncompatible(f"{what} belongs to user {status.st_uid}")
 
 
 def _read_data(

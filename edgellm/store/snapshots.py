@@ -18,7 +18,7 @@ from edgellm.fileio import PRIVATE_DIR_MODE, no_fault, private_dir, process_aliv
 from edgellm.store import names
 from edgellm.store.checkup import check_store
 from edgellm.store.header import TIER
-from edgellm.store.read import read_info, read_snapshot
+from edgellm.store.read import read_info, read_snapshot, refuse_foreign_folders
 from edgellm.store.write import plan, write_snapshot
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ class SnapshotStore:
             _belongs(header, digest, token_ids)
 
         try:
+            refuse_foreign_folders(path)
             found = read_snapshot(path, accept)
         except FileNotFoundError:
             return Miss("not stored")
@@ -234,6 +235,7 @@ class SnapshotStore:
 
     def _is_stored(self, path: Path, digest: str, token_ids: bytes) -> bool:
         try:
+            refuse_foreign_folders(path)
             _belongs(read_info(path)[0], digest, token_ids)
         except (SnapshotError, OSError):
             return False

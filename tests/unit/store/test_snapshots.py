@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from edgellm.errors import SnapshotError
+from edgellm.errors import SnapshotError, SnapshotIncompatible
 from edgellm.store import snapshots
+from edgellm.store.read import read_snapshot
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
 
@@ -201,12 +202,40 @@ def test_what_is_not_one_plain_file_is_a_miss(
 def test_a_file_of_another_user_is_a_miss(
     store: SnapshotStore, fingerprint: Fingerprint, saved: Saved, monkeypatch: pytest.MonkeyPatch
 ):
-    """Whoever owns the file could change it while it is in use."""
+    """Whoever owns a file or its folder could change it while it is in use."""
     stranger = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: stranger)
-    found = store.lookup(fingerprint, TOKENS)
-    assert isinstance(found, Miss)
-    assert found.reason.startswith("incompatible: the file belongs to user")
+    with pytest.raises(SnapshotIncompatible, match="the file belongs to user"):
+        read_snapshot(saved.path)
+    assert store.lookup(fingerprint, TOKENS) == Miss(
+        f"incompatible: the folder {saved.path.parents[1]} belongs to user {stranger - 1}"
+    )
+    assert saved.path.exists()
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
+def test_a_file_that_others_may_write_is_a_miss_and_is_replaced(
+    store: SnapshotStore, fingerprint: Fingerprint, saved: Saved, mode: int, snapshot_files: Any
+):
+    """It is not used and not judged; the next save puts a private one in its place."""
+    saved.path.chmod(mode)
+    assert store.lookup(fingerprint, TOKENS) == Miss(
+        f"incompatible: others may change the file (mode {mode:04o})"
+    )
+    assert saved.path.exists()
+    assert store.save(fingerprint, TOKENS, snapshot_files.state()) == saved
+    assert isinstance(store.lookup(fingerprint, TOKENS), Hit)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_nothing_behind_a_linked_folder_is_found(
+    store: SnapshotStore, fingerprint: Fingerprint, saved: Saved, tmp_path: Path, level: int
+):
+    """What is listed, saved and found is one set: a link leads out of the store."""
+    folder = saved.path.parents[level]
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert store.lookup(fingerprint, TOKENS) == Miss(f"incompatible: the folder {folder} is a link")
     assert saved.path.exists()
 
 
