@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,6 +15,7 @@ from edgellm.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgellm.store.checkup import Finding
     from edgellm.store.snapshots import SnapshotInfo, SnapshotStore
 
 EXAMPLES: Final = """
@@ -32,6 +35,7 @@ RM_EXAMPLES: Final = """
 edgellm snapshots rm 3fa9
 edgellm snapshots rm --all --yes
 """
+FIX_HINT: Final = "run `edgellm snapshots check --fix`"
 _SHOWN_KEY: Final = 12
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
@@ -55,7 +59,9 @@ def ls(*, as_json: AsJson = False) -> None:
 
 def check(
     *,
-    fix: Annotated[bool, typer.Option("--fix", help="Remove what cannot be used.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Remove what cannot be used, close what others can read.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify every snapshot; exits 1 if a problem remains."""
@@ -73,13 +79,13 @@ def check(
                 }
             )
         else:
-            done = " (removed)" if finding.fixed else ""
-            render.write_out(f"{finding.path}: {finding.problem}{done}\n")
+            render.write_out(f"{finding.path}: {finding.problem}{_done(finding)}\n")
     left = sum(not finding.fixed for finding in findings)
     if not as_json:
         render.write_out(f"problems: {len(findings)}, left: {left}\n")
     if left:
-        render.error(f"damaged snapshots: {left}", "run `edgellm snapshots check --fix`")
+        more = not fix and any(finding.fixable for finding in findings)
+        render.error(f"problems left: {left}", FIX_HINT if more else "")
         raise typer.Exit(EXIT_FAILURE)
 
 
@@ -105,10 +111,11 @@ def rm(
         render.write_err("nothing was removed\n")
         raise typer.Exit(EXIT_FAILURE)
     removed = store.remove(chosen)
-    if as_json:
-        render.json_line({"type": "removed", "n": removed})
-    else:
-        render.write_out(f"removed: {removed}\n")
+    with contextlib.suppress(render.StdoutClosed):  # they are gone, whether it is read or not
+        if as_json:
+            render.json_line({"type": "removed", "n": removed})
+        else:
+            render.write_out(f"removed: {removed}\n")
 
 
 def full_keys(starts: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -132,6 +139,13 @@ def _store() -> SnapshotStore:
     from edgellm.store.snapshots import SnapshotStore
 
     return SnapshotStore(snapshots_dir())
+
+
+def _done(finding: Finding) -> str:
+    """Say what was done: a file whose mode was mended is still there."""
+    if not finding.fixed:
+        return ""
+    return " (mended)" if os.path.lexists(finding.path) else " (removed)"
 
 
 def _row(entry: SnapshotInfo) -> tuple[str, ...]:

@@ -73,6 +73,23 @@ def test_check_finds_and_fixes(cli: Any, store: SnapshotStore) -> None:
     assert cli("snapshots", "check").code == 0
 
 
+def test_check_says_what_it_did(cli: Any, store: SnapshotStore) -> None:
+    """A mended mode is no removal, and what nothing can fix gets no hint to fix it."""
+    kept, gone, _ = (entry.path for entry in store.entries())
+    kept.chmod(0o644)
+    gone.write_bytes(gone.read_bytes()[:-1])
+    stray = gone.with_name("notes.txt")
+    stray.touch(mode=0o600)
+    assert "hint: run `edgellm snapshots check --fix`" in cli("snapshots", "check").err
+    result = cli("snapshots", "check", "--fix")
+    endings = {line.partition(": ")[0]: line.rpartition(" ")[2] for line in result.out.splitlines()}
+    assert (endings[str(kept)], endings[str(gone)]) == ("(mended)", "(removed)")
+    assert kept.exists()
+    for flags in ([], ["--fix"]):
+        left = cli("snapshots", "check", *flags)
+        assert (left.code, left.err) == (1, "error: problems left: 1\n")
+
+
 def test_rm_by_the_start_of_a_key(cli: Any, store: SnapshotStore) -> None:
     """A unique start names a snapshot."""
     keys = [entry.key for entry in store.entries()]
