@@ -135,7 +135,8 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
     out = options.out
     if out.is_dir() or (out.exists() and not options.overwrite):
         what = "is a folder" if out.is_dir() else "is there already"
-        raise UsageError(what, path=out, hint="use --force, or name another file")
+        then = "name a file" if out.is_dir() else "use --force, or name another file"
+        raise UsageError(what, path=out, hint=then)
     file_plan = _make_plan(options)
     free_bytes = _free_bytes(out)
     if free_bytes < file_plan.n_bytes:
