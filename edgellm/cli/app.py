@@ -41,9 +41,15 @@ def _fill_closed_streams() -> None:
     `sys.stdout` stay None: that nobody writes or reads is for the commands to judge.
     """
     for number in _STANDARD_STREAMS:
-        try:
-            os.fstat(number)
-        except OSError:
+        if not _is_open(number):
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
     if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the end
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 from pathlib import Path  # noqa: TC003  # typer reads the annotations at run time
@@ -118,13 +119,17 @@ def _show_plan(plan: ConversionPlan, *, as_json: bool) -> None:
 def _show_result(result: ConversionResult, *, as_json: bool) -> None:
     from edgellm.cli import render
 
+    # The file is the result and is there: that nobody reads about it is no failure.
+    with contextlib.suppress(render.StdoutClosed):
+        if as_json:
+            render.json_line({"type": "converted", **_plain(result)})
+        else:
+            render.write_out(
+                f"{result.path}: {format_bytes(result.n_bytes)}, {result.type}, "
+                f"{result.bits_per_weight:.2f} bits per weight, {result.seconds:.1f} s\n"
+            )
     if as_json:
-        render.json_line({"type": "converted", **_plain(result)})
         return
-    render.write_out(
-        f"{result.path}: {format_bytes(result.n_bytes)}, {result.type}, "
-        f"{result.bits_per_weight:.2f} bits per weight, {result.seconds:.1f} s\n"
-    )
     name = render.shell_word(str(result.path))
     render.write_err(f'\nnext: edgellm info {name}\n      edgellm run {name} "Hello"\n')
     render.write_err(f"      edgellm chat {name}\n")

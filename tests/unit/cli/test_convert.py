@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,23 @@ def test_dry_run_writes_nothing(cli: Any, asked: list[Any]) -> None:
     assert "1,234,567 bytes" in result.out
     [plan] = cli("convert", "src", "-o", "m.gguf", "--bits", "8", "--dry-run", "--json").lines
     assert (plan["type"], plan["weight_type"], plan["out_bytes"]) == ("plan", "q8_0", 1_234_567)
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_file_counts_when_nobody_reads(
+    cli: Any,
+    asked: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    stream: str,
+    flags: list[str],
+) -> None:
+    """Closed streams do not stop a conversion: the file is the result, so exit 0."""
+    monkeypatch.setattr(sys, stream, None)
+    assert cli("convert", "src", "-o", "m.gguf", "--bits", "8", *flags).code == 0
+    assert len(asked) == 1
+    if stream == "stderr":
+        sys.stderr.close()  # what stood in for it
 
 
 def test_result_as_json(cli: Any, asked: list[Any]) -> None:

@@ -96,7 +96,7 @@ def test_closed_stdout_is_a_reader_that_left(
 
 
 def test_error_keeps_its_exit_code_when_nobody_reads(tmp_path: Path):
-    """stderr has said it: a stdout that is closed or full does not hide what went wrong."""
+    """The error was told on stderr: a stdout that is closed or full does not hide what went wrong."""
     for words in (">&-", "> /dev/full"):
         done = in_shell(words, "run", tmp_path / "no.gguf", "hi", "--json")
         assert done.returncode == 3
