@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import typer
 
 from edgellm.cli.options import AnswerOptions, with_options
 from edgellm.cli.run import ModelArgument  # noqa: TC001  # typer reads the annotations at run time
+from edgellm.cli.variables import HISTORY_VARIABLE, history_variable
 from edgellm.core import Message
 from edgellm.errors import EXIT_INTERRUPTED, EdgeLLMError, UsageError
 
@@ -27,20 +29,26 @@ edgellm chat model.gguf --system-file rules.txt --stats
 printf 'Name a river\\nAnd another\\n' | edgellm chat model.gguf
 """
 
-HELP: Final = '''/clear          forget the conversation, keep the system prompt
+HELP: Final = f'''/clear          forget the conversation, keep the system prompt
 /system [TEXT]  show the system prompt, or set it and start anew
 /stats          figures of the last answer
 /bye            leave (so do /exit and Ctrl-D)
 """             open a block of several lines; """ again closes it
 \\ at line end   go on with the next line
 Ctrl-C          end the answer; at the prompt, clear the line; twice, leave
+Any other text is sent, also when it starts with a slash and goes on.
+What you type is kept in the file `history` of edgellm's folder, for the arrow keys and your
+eyes alone; {HISTORY_VARIABLE}=off keeps nothing.
 '''
-_COMMAND: Final = re.compile(r"/([a-z]+|\?)(?:\s+(.*))?", re.DOTALL)
+_COMMAND: Final = re.compile(r"/([\w?-]+)(?:\s+(.*))?", re.DOTALL)
 
 
 @with_options(AnswerOptions)
 def chat(model: ModelArgument, *, options: AnswerOptions) -> None:
-    """Chat with a model; each line of stdin is a turn. Type /help for the commands."""
+    """Chat with a model; each line of stdin is a turn. Type /help for the commands.
+
+    On a terminal typed lines are kept for the arrow keys; EDGELLM_HISTORY=off keeps none.
+    """
     raise typer.Exit(chat_with(model, options))
 
 
@@ -115,11 +123,11 @@ class Chat:
                 return code
 
     def _turn(self, text: str) -> int | None:
-        command = _COMMAND.fullmatch(text.strip())
         if not text.strip():
             return None
+        command = command_in(text)
         if command:
-            return self._command(command[1], command[2])
+            return self._command(*command)
         try:
             return self._answer(text)
         except EdgeLLMError as err:
@@ -151,7 +159,7 @@ class Chat:
             return EXIT_INTERRUPTED
         return None
 
-    def _command(self, name: str, rest: str | None) -> int | None:
+    def _command(self, name: str, rest: str) -> int | None:
         from edgellm.cli import render
 
         if name in ("bye", "exit", "quit"):
@@ -180,6 +188,18 @@ class Chat:
             print_stats(self._done, self._session.facts(), self._first_age_s)
 
 
+def command_in(text: str) -> tuple[str, str] | None:
+    """Return the command that a turn is and the text behind it, or None for a message.
+
+    A word behind a slash is a command, known or mistyped, when it stands alone; only /system takes
+    a text. So "/etc is a folder" and a pasted "/bin/ls ..." are messages.
+    """
+    found = _COMMAND.fullmatch(text.strip())
+    if found is None or (found[2] and found[1] != "system"):
+        return None
+    return found[1], found[2] or ""
+
+
 def chat_with(model: Path, options: AnswerOptions) -> int:
     """Open a model, chat, and return the exit code.
 
@@ -192,8 +212,9 @@ def chat_with(model: Path, options: AnswerOptions) -> int:
 
     if sys.stdin is None:
         raise UsageError("stdin is closed", hint="give it lines, or use `edgellm run MODEL PROMPT`")
+    history = history_file() if history_variable(os.environ) else None
     typed = sys.stdin.isatty()
-    lines: Lines = TerminalLines(history_file()) if typed else PipedLines(sys.stdin.buffer)
+    lines: Lines = TerminalLines(history) if typed else PipedLines(sys.stdin.buffer)
     status = Status(quiet=options.json)
     # Wrong flags and files are told before the model is read.
     system, settings = options.system_text(), options.session_options()

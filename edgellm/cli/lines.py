@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from edgellm.cli import render
 from edgellm.cli.inputs import MAX_TEXT_BYTES, decode_text
-from edgellm.errors import UsageError
+from edgellm.errors import EdgeLLMError, UsageError
 from edgellm.fileio import private_dir, write_atomic
 
 if TYPE_CHECKING:
@@ -63,21 +63,26 @@ class PipedLines:
 
 
 class TerminalLines:
-    """Lines typed by a person; with readline where Python has it, which then keeps a history."""
+    """Lines typed by a person; with readline where Python has it, which then keeps a history.
+
+    Without a history file the lines of this chat can be called back, and are gone with it.
+    """
 
     interactive = True
 
-    def __init__(self, history: Path) -> None:
+    def __init__(self, history: Path | None) -> None:
         self._history = history
         self._typed: list[str] = []
         with contextlib.suppress(ImportError):  # Windows has none; typing works all the same
             import readline
 
-            for line in read_history(history):
+            for line in [] if history is None else read_history(history):
                 readline.add_history(line)
 
     def next_line(self, prompt: str) -> str | None:
         """Ask for a line; None at Ctrl-D."""
+        if sys.stdout is None:  # `input` would fail without it
+            raise render.StdoutClosed
         try:
             if sys.stdout.isatty():
                 line = input(prompt)
@@ -95,14 +100,14 @@ class TerminalLines:
 
     def close(self) -> None:
         """Add the typed lines to the history file, readable by its owner alone."""
-        if not self._typed:
+        if self._history is None or not self._typed:
             return
         kept = [*read_history(self._history), *self._typed][-HISTORY_LINES:]
         data = "".join(f"{line}\n" for line in kept).encode("utf-8", "replace")
         try:
             private_dir(self._history.parent)
             write_atomic(self._history, data)
-        except OSError as err:
+        except (OSError, EdgeLLMError) as err:  # no reason to fail a chat that went well
             render.warning(f"the history was not kept: {err}")
         self._typed.clear()
 

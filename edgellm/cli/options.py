@@ -18,19 +18,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type
 from typer import Option
 
 from edgellm.cli.inputs import one_of, read_text, whole_text
+from edgellm.cli.variables import OFFLINE_VARIABLE, offline_variable
 from edgellm.core import Mode, Request, Sampling, Tier
 from edgellm.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from edgellm.core import Message
     from edgellm.runtime.session import SessionOptions
 
     Command = Callable[..., None]
 
-OFFLINE_VARIABLE: Final = "EDGELLM_OFFLINE"
-_TRUTH: Final = {"": False, "0": False, "false": False, "1": True, "true": True}
 _INT_MAX: Final = (1 << 31) - 1
 _PLAIN: Final = Sampling()
 
@@ -213,22 +212,6 @@ def gpu_layers(text: str) -> int | None:
     if text.isascii() and text.isdigit() and int(text[:10]) <= _INT_MAX and len(text) <= 10:
         return int(text)
     raise UsageError(f"--gpu-layers must be auto or a number from 0, not {text!r}")
-
-
-def offline_variable(environ: Mapping[str, str]) -> bool:
-    """Return whether `EDGELLM_OFFLINE` asks for offline mode.
-
-    Raises:
-        UsageError: its value is none of 0, 1, true and false: a guess could send text out.
-    """
-    value = environ.get(OFFLINE_VARIABLE, "")
-    try:
-        return _TRUTH[value.strip().lower()]
-    except KeyError:
-        raise UsageError(
-            f"{OFFLINE_VARIABLE}={value!r} is none of 0, 1, true and false",
-            hint=f"export {OFFLINE_VARIABLE}=1 or unset it",
-        ) from None
 
 
 def with_options(options_class: type[T]) -> Callable[[Command], Command]:

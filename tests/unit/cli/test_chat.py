@@ -12,6 +12,7 @@ from edgellm.cli import render
 from edgellm.cli.chat import Conversation
 from edgellm.cli.lines import TerminalLines, read_history, read_turn
 from edgellm.core import Message
+from edgellm.errors import DoesNotFit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,9 +77,26 @@ def test_stats_and_help_go_to_stderr(cli: Any, fake_model: Callable[..., Path]):
 
 
 def test_a_path_is_no_command(cli: Any, fake_model: Callable[..., Path]):
-    """Only `/word` is read as a command."""
-    cli("chat", fake_model(), stdin=b"/etc/hosts holds what?\n")
-    assert roles(cli.sessions[0]) == [[(ASKED, "/etc/hosts holds what?")]]
+    """Text that starts with a slash and is none of the commands is sent."""
+    texts = [
+        "/etc/hosts holds what?",
+        "/etc is a folder",
+        "/bin/ls",
+        "/exit code 3 means what?",
+        "/bin x\n/usr y",
+    ]
+    typed = "\n".join(f'"""{text}"""' for text in texts)
+    result = cli("chat", fake_model(), stdin=typed.encode())
+    assert [request.messages[-1].content for request in cli.sessions[0].requests] == texts
+    assert result.err == ""
+
+
+@pytest.mark.parametrize("word", ["/etc", "/Clear", "/set-up", "/stat "])
+def test_word_that_is_no_command_warns(cli: Any, fake_model: Callable[..., Path], word: str):
+    """A lone word behind a slash is a mistyped command and is not sent."""
+    result = cli("chat", fake_model(), stdin=f"{word}\n".encode())
+    assert cli.sessions[0].requests == []
+    assert result.err == f"warning: {word.strip()} is no command; /help lists them\n"
 
 
 def test_failed_turn_ends_a_piped_chat(cli: Any, fake_model: Callable[..., Path]):
@@ -188,6 +206,51 @@ def test_history_is_kept_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest
     assert read_history(file)[-3:] == ["old 998", "one", "two three"]
     assert len(read_history(file)) == 1000
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_history_that_cannot_be_kept_is_a_warning(
+    cli: Any, fake_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    """A full disk at /bye does not turn a good chat into a failure."""
+
+    def full(path: Path, data: bytes) -> None:
+        raise DoesNotFit("the disk is full", path=path)
+
+    monkeypatch.setattr("edgellm.cli.lines.write_atomic", full)
+    monkeypatch.setattr("builtins.input", Typing("one", "/bye"))
+    result = cli("chat", fake_model(), terminal=True)
+    assert (result.code, result.out) == (0, "Hello there\n")
+    assert result.err.startswith(">>> >>> warning: the history was not kept: ")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"), [("off", False), ("0", False), ("on", True), ("", True)]
+)
+def test_history_variable(
+    cli: Any,
+    fake_model: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    edgellm_home: Path,
+    value: str,
+    kept: bool,
+):
+    """EDGELLM_HISTORY=off leaves nothing typed behind."""
+    monkeypatch.setenv("EDGELLM_HISTORY", value)
+    monkeypatch.setattr("builtins.input", Typing("one", "/bye"))
+    assert cli("chat", fake_model(), terminal=True).code == 0
+    assert (edgellm_home / "history").exists() == kept
+
+
+def test_history_variable_with_another_value_is_refused(
+    cli: Any, fake_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    """A value that could mean either is an error before the model is read."""
+    monkeypatch.setenv("EDGELLM_HISTORY", "never")
+    result = cli("chat", fake_model(), terminal=True)
+    assert (result.code, cli.sessions) == (2, [])
+    assert "EDGELLM_HISTORY='never'" in result.err
+    assert result.err.endswith("hint: export EDGELLM_HISTORY=off or unset it\n")
 
 
 def test_interrupted_block_is_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
