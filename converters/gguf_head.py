@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 ALIGNMENT: Final = 32
 _MAGIC_AND_VERSION: Final = b"GGUF" + struct.pack("<I", 3)
+# What the lists hold: an empty one cannot tell, and engines refuse another element type.
+LISTS: Final[dict[str, type[int | str]]] = {
+    "tokenizer.ggml.tokens": str,
+    "tokenizer.ggml.token_type": int,
+    "tokenizer.ggml.merges": str,
+    "tokenizer.chat_templates": str,
+}
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY, _UINT64 = 4, 5, 6, 7, 8, 9, 10
 
 
@@ -37,11 +44,12 @@ def pack_head(
 
     Args:
         key_values: metadata in file order. `int` becomes uint32 (uint64 when it must), `float`
-            float32, lists of numbers int32 arrays.
+            float32, a list an array of what `LISTS` says of its key (numbers as int32).
         tensors: (name, shape with rows first, ggml type, bytes) in file order.
 
     Raises:
-        ConvertError: a text is not valid Unicode, or a number does not fit.
+        ConvertError: a text is not valid Unicode, a number does not fit, or a list is not of its
+            declared kind.
     """
     table = bytearray()
     n_tensors = offset = 0
@@ -56,14 +64,17 @@ def pack_head(
     for key, value in key_values.items():
         head += _string(key)
         try:
-            _pack_value(head, value)
-        except (UnicodeEncodeError, struct.error, OverflowError) as err:
+            if isinstance(value, list):
+                _pack_list(head, value, LISTS.get(key))
+            else:
+                _pack_value(head, value)
+        except (UnicodeEncodeError, struct.error, OverflowError, TypeError) as err:
             raise ConvertError(f"{key} cannot be written: {err}") from err
     head += table
     return bytes(head) + bytes(padding(len(head)))
 
 
-def _pack_value(head: bytearray, value: bool | float | str | list[int] | list[str]) -> None:
+def _pack_value(head: bytearray, value: bool | float | str) -> None:
     if isinstance(value, bool):
         head += struct.pack("<I?", _BOOL, value)
     elif isinstance(value, int):
@@ -71,9 +82,14 @@ def _pack_value(head: bytearray, value: bool | float | str | list[int] | list[st
         head += struct.pack("<II" if small else "<IQ", _UINT32 if small else _UINT64, value)
     elif isinstance(value, float):
         head += struct.pack("<If", _FLOAT32, value)
-    elif isinstance(value, str):
+    else:
         head += struct.pack("<I", _STRING) + _string(value)
-    elif value and isinstance(value[0], str):
+
+
+def _pack_list(head: bytearray, value: list[int] | list[str], kind: type[int | str] | None) -> None:
+    if kind is None or not all(isinstance(item, kind) for item in value):
+        raise TypeError(f"not a list of {kind.__name__ if kind else 'a declared kind'}")
+    if kind is str:
         head += struct.pack("<IIQ", _ARRAY, _STRING, len(value))
         for text in value:
             raw = str(text).encode()

@@ -10,6 +10,7 @@ import xxhash
 
 from edgellm.errors import ModelError, VerifyFailed
 from edgellm.fileio import open_regular, read_exactly
+from edgellm.formats.cursor import StringArray
 from edgellm.formats.gguf import read_header
 
 from .gguf_head import padding
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
     from .plan import FilePlan
 
 _CHUNK_BYTES: Final = 1 << 20
+# Element types without which the engine does not load a vocabulary (`impl::load`, llama-vocab.cpp
+# 0c1e57098). Said here again, because the writer's own table cannot tell that it is wrong.
+_ENGINE_READS: Final = {
+    "tokenizer.ggml.tokens": "string",
+    "tokenizer.ggml.token_type": "int32",
+    "tokenizer.ggml.merges": "string",
+}
 
 
 def verify_file(path: Path, plan: FilePlan, digests: tuple[bytes, ...]) -> str:
@@ -58,10 +66,20 @@ def _compare_header(header: GgufHeader, plan: FilePlan, path: Path) -> None:
     for key, value in plan.key_values.items():
         if not _same(header.metadata[key], value):
             raise VerifyFailed(f"metadata {key!r} is not what was meant", path=path)
+    for key, wanted in _ENGINE_READS.items():
+        kind = _element_type(header.metadata.get(key))
+        if kind != wanted:
+            raise VerifyFailed(f"metadata {key!r} is of {kind}, engines read {wanted}", path=path)
     found = [(t.name, t.shape, t.type.id, t.n_bytes) for t in header.tensors]
     meant = [(t.name, t.shape[::-1], int(t.type), t.n_bytes) for t in plan.tensors]
     if found != meant:
         raise VerifyFailed("the tensor table is not what was meant", path=path)
+
+
+def _element_type(found: Any) -> str:
+    if isinstance(found, StringArray):
+        return "string"
+    return str(found.dtype) if isinstance(found, np.ndarray) else "no list"
 
 
 def _same(found: Any, meant: bool | float | str | list[int] | list[str]) -> bool:

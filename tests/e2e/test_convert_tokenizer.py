@@ -162,6 +162,24 @@ def test_every_known_splitter_is_the_engines_with_many_merges(
     assert mismatches(folder, tmp_path / "m.gguf", list(fuzz(600, seed=7))) == []
 
 
+def without_merges(folder: Path) -> Path:
+    """Make a checkpoint whose tokenizer is the 256 bytes and nothing else."""
+    shutil.copytree(CHECKPOINTS / "linear-bf16", folder)
+    path = folder / "tokenizer.json"
+    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    merged = {"".join(pair) for pair in value["model"]["merges"]}
+    value["model"]["vocab"] = {t: i for t, i in value["model"]["vocab"].items() if t not in merged}
+    value["model"]["merges"] = []
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return folder
+
+
+def test_a_tokenizer_without_merges_loads(tmp_path: Path) -> None:
+    """Bytes alone are a vocabulary: the engine reads the empty list of merges as one of strings."""
+    folder = without_merges(tmp_path / "checkpoint")
+    assert mismatches(folder, tmp_path / "m.gguf", list(fuzz(50, seed=3))) == []
+
+
 def test_special_and_added_tokens_inside_text(tmp_path: Path) -> None:
     """Added tokens are one id in both, wherever they stand."""
     texts = [

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgellm.converters import gguf_head
 from edgellm.converters.plan import make_plan
 from edgellm.converters.verify import verify_file
 from edgellm.converters.write import write_file
@@ -59,3 +60,20 @@ def test_a_cut_or_longer_file_is_found(written: Written) -> None:
         path.write_bytes(bad)
         with pytest.raises(VerifyFailed):
             verify_file(path, plan, digests)
+
+
+def test_a_list_that_engines_would_refuse_is_found(
+    checkpoint: Callable[..., Path],
+    tokenizer_json: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An empty list equals any other; its element type is held against what llama.cpp reads."""
+    folder = checkpoint(tokenizer={"model": tokenizer_json()["model"] | {"merges": []}})
+    monkeypatch.setitem(gguf_head.LISTS, "tokenizer.ggml.merges", int)
+    plan = make_plan(folder, "q8_0")
+    path = tmp_path / "m.gguf"
+    with path.open("wb") as file:
+        digests = write_file(plan, file.write, n_threads=1)
+    with pytest.raises(VerifyFailed, match=r"merges.*int32.*string"):
+        verify_file(path, plan, digests)
