@@ -128,7 +128,8 @@ class SnapshotStore:
     def lookup(self, fingerprint: Fingerprint, tokens: TokenIds) -> Hit | Miss:
         """Return the state saved for exactly these tokens, or why there is none.
 
-        Reads and verifies the whole file. A file that fails a check is removed.
+        Reads and verifies the whole file. A file that fails a check is removed, and so is, at the
+        first use of the store, what killed writers left behind.
 
         Raises:
             ValueError: a token id is no non-negative 32-bit number.
@@ -136,6 +137,7 @@ class SnapshotStore:
         token_ids = names.token_ids(tokens)
         digest = fingerprint.digest()
         path = names.path_of(self.root, digest, token_ids)
+        self._sweep_once()
 
         def accept(header: SnapshotHeader) -> None:
             _belongs(header, digest, token_ids)
@@ -169,6 +171,7 @@ class SnapshotStore:
         token_ids = names.token_ids(tokens)
         digest = fingerprint.digest()
         path = names.path_of(self.root, digest, token_ids)
+        self._sweep_once()
         try:
             if self._is_stored(path, digest, token_ids):
                 return Skipped("already stored")
@@ -248,17 +251,18 @@ class SnapshotStore:
             if level.is_symlink():
                 raise SnapshotIncompatible(f"the folder {level} is a link")
             level.chmod(PRIVATE_DIR_MODE)  # a copied home may have opened it
-        if not self._swept:
-            self._sweep()
-            self._swept = True
 
-    def _sweep(self) -> None:
+    def _sweep_once(self) -> None:
         """Remove what killed writers left behind: names only, no file is opened."""
-        for path in self._names():
-            owner = temp_owner(path)
-            if owner is not None and not process_alive(owner):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        if self._swept:
+            return
+        self._swept = True
+        with contextlib.suppress(OSError):  # a store that cannot be listed
+            for path in self._names():
+                owner = temp_owner(path)
+                if owner is not None and not process_alive(owner):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
 
 
 def _belongs(header: SnapshotHeader, digest: str, token_ids: bytes) -> None:

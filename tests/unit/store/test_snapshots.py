@@ -375,17 +375,29 @@ def test_a_removal_that_fails_is_said(store: SnapshotStore, fingerprint: Fingerp
         store.remove()
 
 
-def test_temporaries_of_dead_writers_are_swept_by_the_first_save(
-    store: SnapshotStore, fingerprint: Fingerprint, saved: Saved, snapshot_files: Any, dead_pid: int
+@pytest.mark.parametrize("first_use", ["hit", "miss", "stored", "new"])
+def test_the_first_use_sweeps_what_dead_writers_left(
+    store: SnapshotStore,
+    fingerprint: Fingerprint,
+    saved: Saved,
+    first_use: str,
+    snapshot_files: Any,
+    dead_pid: int,
 ):
     """A new process cleans up after one that was killed, but not after one that lives."""
     dead = saved.path.with_name(f".x.ekv.{dead_pid}.abcd.tmp")
     alive = saved.path.with_name(f".x.ekv.{os.getpid()}.abcd.tmp")
     dead.write_bytes(b"x")
     alive.write_bytes(b"x")
-    SnapshotStore(store.root).save(fingerprint, TOKENS[:5], snapshot_files.state(5))
+    opened = SnapshotStore(store.root)
+    if first_use in {"hit", "miss"}:
+        opened.lookup(fingerprint, TOKENS if first_use == "hit" else TOKENS[:5])
+    else:
+        n = 12 if first_use == "stored" else 5
+        opened.save(fingerprint, TOKENS[:n], snapshot_files.state(n))
     assert not dead.exists()
     assert alive.exists()
+    assert opened.check() == []
 
 
 def test_no_file_holds_text_of_the_prompt(
