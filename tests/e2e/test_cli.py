@@ -145,7 +145,7 @@ def test_without_an_engine_run_names_the_install_command(
         check=False,
     )
     assert process.returncode == 1, process.stderr.decode()
-    assert b"edgellm[llama]" in process.stderr
+    assert b"llama-cpp-python" in process.stderr
     assert b"Traceback" not in process.stderr
 
 
