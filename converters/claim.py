@@ -1,5 +1,7 @@
 """`OUT.partial` belongs to one run at a time: what a dead run left is removed, a live one is refused.
 
+Only the beginning of a GGUF is taken for what a run left; anything else is somebody's own and stays.
+
 The claim is a lock on the file itself, which the system drops when its process dies. Where there
 are no such locks (Windows), an open file cannot be removed, which comes to the same.
 """
@@ -9,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import UsageError
+from edgellm.fileio import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+_MAGIC: Final = b"GGUF"
 # What network file systems without locks answer.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -30,14 +34,21 @@ def clear_partial(out: Path) -> None:
     """Remove what a dead run left of `out`.
 
     Raises:
-        UsageError: a run that lives is writing it.
+        UsageError: a run that lives is writing it, or what has the name is no conversion's.
     """
     path = partial_path(out)
     try:
-        with claim(path, out):
-            path.unlink()
+        with open_regular(path) as (file, _):
+            begin = file.read(len(_MAGIC))
     except FileNotFoundError:
         return
+    except OSError as err:
+        raise _in_the_way(path, err.strerror or str(err)) from err
+    if not _MAGIC.startswith(begin):  # a run may have died before it wrote the magic whole
+        raise _in_the_way(path, "not what a conversion left")
+    try:
+        with claim(path, out):
+            path.unlink()
     except PermissionError as err:
         raise _busy(out) from err
 
@@ -46,6 +57,8 @@ def clear_partial(out: Path) -> None:
 def claim(path: Path, out: Path) -> Iterator[None]:
     """Hold the freshly made partial file at `path` for as long as the block runs.
 
+    Let go only after the rename: in between, another run would take the file for a dead one's.
+
     Raises:
         UsageError: another run took it between its making and this call.
     """
@@ -53,15 +66,22 @@ def claim(path: Path, out: Path) -> Iterator[None]:
         yield
         return
     with _locked(path, out) as fd:
-        there, ours = path.lstat(), os.fstat(fd)
-        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+        try:
+            is_ours = os.path.samestat(path.lstat(), os.fstat(fd))
+        except FileNotFoundError as err:
+            raise _busy(out) from err
+        if not is_ours:
             raise _busy(out)
         yield
 
 
 @contextlib.contextmanager
 def _locked(path: Path, out: Path) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError as err:  # it was there a moment ago
+        raise _busy(out) from err
     try:
         import fcntl
 
@@ -75,6 +95,10 @@ def _locked(path: Path, out: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _in_the_way(path: Path, why: str) -> UsageError:
+    return UsageError(f"is in the way: {why}", path=path, hint="move it, or name another file")
 
 
 def _busy(out: Path) -> UsageError:

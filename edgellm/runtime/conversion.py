@@ -6,14 +6,17 @@ writes `OUT.partial`, reopens and compares it, and only then renames it to `OUT`
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import shutil
+import stat
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import DoesNotFit, UsageError
-from edgellm.fileio import AtomicWriter
+from edgellm.fileio import AtomicWriter, temp_name
 from edgellm.hw.cpu import available_threads
 from edgellm.units import format_bytes
 
@@ -93,7 +96,17 @@ class ConversionPlan:
 
 @dataclass(frozen=True, slots=True)
 class ConversionResult:
-    """A file that was written, reopened and found to be what was meant."""
+    """A file that was written, reopened and found to be what was meant.
+
+    Attributes:
+        path: the file.
+        type: the type asked for.
+        n_bytes: its size.
+        sha256: of the whole file, in hex.
+        seconds: how long planning, writing and verifying took.
+        bits_per_weight: `8 * tensor bytes / n_params`.
+        warnings: what the user should know, one sentence each; those of the plan.
+    """
 
     path: Path
     type: str
@@ -101,6 +114,7 @@ class ConversionResult:
     sha256: str
     seconds: float
     bits_per_weight: float
+    warnings: tuple[str, ...] = ()
 
 
 def plan(options: ConvertOptions) -> ConversionPlan:
@@ -126,17 +140,15 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         progress: called with (bytes done, bytes in all) as the file is written.
 
     Raises:
-        UsageError: `out` exists and `overwrite` is off, or another run is writing it.
+        UsageError: `out` exists and `overwrite` is off, is no regular file, or is a file of the
+            checkpoint; or another run is writing it.
         DoesNotFit: the disk is too small.
         VerifyFailed: the file, read again, is not what was meant.
         ConvertError: and the others that `plan` raises.
     """
     started_s = time.monotonic()
     out = options.out
-    if out.is_dir() or (out.exists() and not options.overwrite):
-        what = "is a folder" if out.is_dir() else "is there already"
-        then = "name a file" if out.is_dir() else "use --force, or name another file"
-        raise UsageError(what, path=out, hint=then)
+    _check_out(options)
     file_plan = _make_plan(options)
     free_bytes = _free_bytes(out)
     if free_bytes < file_plan.n_bytes:
@@ -149,6 +161,8 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         )
     try:
         sha256 = _write_and_verify(out, file_plan, _n_threads(options), progress)
+    except FileExistsError as err:  # made by another run since it was cleared
+        raise UsageError("another conversion is writing this file", path=out) from err
     except OSError as err:
         if err.errno in (errno.ENOSPC, errno.EDQUOT):  # some disks tell it only when synced
             raise DoesNotFit("the disk is full", path=out, hint="free some space") from err
@@ -160,7 +174,42 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         sha256=sha256,
         seconds=time.monotonic() - started_s,
         bits_per_weight=file_plan.bits_per_weight,
+        warnings=file_plan.warnings,
     )
+
+
+def _check_out(options: ConvertOptions) -> None:
+    """Refuse to replace what no conversion may: links are judged by what they lead to."""
+    out = options.out
+    try:
+        there = out.stat()
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        raise UsageError(f"cannot be written: {err.strerror or err}", path=out) from err
+    other = "name another file"
+    if stat.S_ISDIR(there.st_mode):
+        raise UsageError("is a folder", path=out, hint="name a file in it")
+    if not stat.S_ISREG(there.st_mode):
+        raise UsageError("is there and is not a regular file", path=out, hint=other)
+    if any(_is_same(path, there) for path in _files(options.src)):
+        raise UsageError("is a file of the checkpoint itself", path=out, hint=other)
+    if not options.overwrite:
+        raise UsageError("is there already", path=out, hint=f"use --force, or {other}")
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # planning says what is wrong with it
+        return []
+
+
+def _is_same(path: Path, status: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), status)
+    except OSError:  # a link to nowhere
+        return False
 
 
 def _make_plan(options: ConvertOptions) -> FilePlan:
@@ -185,7 +234,14 @@ def _write_and_verify(
 
     clear_partial(out)
     partial = partial_path(out)
-    with AtomicWriter(out, temp=partial, mode=_FILE_MODE) as writer, claim(partial, out):
+    writer = AtomicWriter(out, temp=partial, mode=_FILE_MODE)
+    # Outermost, so that the claim is let go last: after the rename or the removal.
+    with contextlib.ExitStack() as claimed, writer:
+        try:
+            claimed.enter_context(claim(partial, out))
+        except (UsageError, OSError):
+            writer.temp = temp_name(out)  # the name is another run's, and so is the file there
+            raise
         digests = write_file(file_plan, writer.write, n_threads=n_threads, progress=progress)
         writer.sync()
         return verify_file(partial, file_plan, digests)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from edgellm.converters.claim import claim, clear_partial, partial_path
 from edgellm.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOLD = """
 import sys
@@ -29,16 +27,17 @@ def test_what_a_dead_run_left_is_removed(tmp_path: Path) -> None:
     """A partial file that nobody holds is in nobody's way."""
     out = tmp_path / "m.gguf"
     clear_partial(out)
-    partial_path(out).write_bytes(b"half")
-    clear_partial(out)
-    assert not partial_path(out).exists()
+    for left in (b"GGUF half", b"GG", b""):
+        partial_path(out).write_bytes(left)
+        clear_partial(out)
+        assert not partial_path(out).exists()
 
 
 def test_a_live_run_is_refused_and_its_death_frees_the_file(tmp_path: Path) -> None:
     """The claim is the process's: killed, it is gone."""
     out = tmp_path / "m.gguf"
     path = partial_path(out)
-    path.write_bytes(b"half")
+    path.write_bytes(b"GGUF half")
     command = [sys.executable, "-c", HOLD, str(path), str(out)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -58,3 +57,30 @@ def test_a_file_that_was_replaced_is_not_ours(tmp_path: Path) -> None:
     path.write_bytes(b"ours")
     with claim(path, out), pytest.raises(UsageError), claim(path, out):
         pass
+
+
+def test_a_file_of_the_users_own_stays(tmp_path: Path) -> None:
+    """Only the beginning of a GGUF is ours to remove."""
+    out = tmp_path / "m.gguf"
+    partial_path(out).write_bytes(b"my notes")
+    with pytest.raises(UsageError, match=r"m\.gguf\.partial.*in the way"):
+        clear_partial(out)
+    assert partial_path(out).read_bytes() == b"my notes"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
+    """Opening a pipe that nobody writes to must not hang; a link's target is not touched."""
+    out = tmp_path / "m.gguf"
+    path, target = partial_path(out), tmp_path / "target"
+    target.write_bytes(b"GGUF")
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(target)
+    with pytest.raises(UsageError, match="in the way"):
+        clear_partial(out)
+    assert target.read_bytes() == b"GGUF"
+    assert os.path.lexists(path)

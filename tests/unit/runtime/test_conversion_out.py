@@ -1,0 +1,108 @@
+"""What a conversion replaces, and what it never does."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from edgellm.converters import claim
+from edgellm.errors import UsageError
+from edgellm.fileio import AtomicWriter
+from edgellm.runtime import conversion
+from edgellm.runtime.conversion import ConvertOptions, convert
+
+TINY = Path(__file__).resolve().parents[2] / "data" / "checkpoints" / "linear-bf16"
+
+
+def refused(src: Path, out: Path, message: str, *, overwrite: bool = True) -> str:
+    with pytest.raises(UsageError, match=message) as caught:
+        convert(ConvertOptions(src, out, "q8_0", overwrite=overwrite))
+    return str(caught.value)
+
+
+def test_an_old_file_is_replaced_when_asked(tmp_path: Path) -> None:
+    """Without `overwrite` it stays; with it the new one takes the name."""
+    out = tmp_path / "m.gguf"
+    out.write_bytes(b"old")
+    with pytest.raises(UsageError, match="there already; use --force"):
+        convert(ConvertOptions(TINY, out, "q8_0"))
+    assert out.read_bytes() == b"old"
+    convert(ConvertOptions(TINY, out, "q8_0", overwrite=True))
+    assert out.read_bytes()[:4] == b"GGUF"
+
+
+def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path) -> None:
+    """A pipe, a device, a folder and links to them stay what they are; nobody is told to force it."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(os.devnull)
+    for out in (pipe, link):
+        assert "--force" not in refused(TINY, out, "not a regular file")
+    assert "--force" not in refused(TINY, tmp_path, "is a folder")
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+
+
+def test_the_checkpoint_is_never_replaced(tmp_path: Path) -> None:
+    """Not by name, nor through a link or a second name of the same file."""
+    own = tmp_path / "own"
+    shutil.copytree(TINY, own)
+    weights = own / "model.safetensors"
+    good = weights.read_bytes()
+    second, link = tmp_path / "second", tmp_path / "link"
+    second.hardlink_to(weights)
+    link.symlink_to(weights)
+    for out in (weights, own / "config.json", second, link, own / ".." / "own" / weights.name):
+        refused(own, out, "a file of the checkpoint")
+    assert weights.read_bytes() == good
+
+
+def test_the_loser_of_a_race_leaves_the_winners_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run takes the name between making and claiming: its file stays."""
+    out = tmp_path / "m.gguf"
+    partial = claim.partial_path(out)
+    real = claim.claim
+    winner = contextlib.ExitStack()
+
+    def late(path: Path, final: Path) -> contextlib.AbstractContextManager[None]:
+        path.unlink()
+        path.write_bytes(b"GGUF of the winner")
+        winner.enter_context(real(path, final))
+        return real(path, final)
+
+    monkeypatch.setattr(claim, "claim", late)
+    with winner:
+        refused(TINY, out, "another conversion", overwrite=False)
+    assert partial.read_bytes() == b"GGUF of the winner"
+    assert list(tmp_path.glob("*.gguf")) == []
+
+
+def test_the_claim_outlives_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can put another file under the name between verifying and renaming."""
+    out = tmp_path / "m.gguf"
+    steps: list[str] = []
+
+    def watch(step: str, _: str) -> None:
+        steps.append(step)
+        if step == "rename":
+            with pytest.raises(UsageError, match="another conversion"):
+                claim.clear_partial(out)
+
+    monkeypatch.setattr(conversion, "AtomicWriter", functools.partial(AtomicWriter, fault=watch))
+    convert(ConvertOptions(TINY, out, "q8_0"))
+    assert "rename" in steps
+
+
+def test_the_result_has_the_plans_warnings(tmp_path: Path) -> None:
+    """Who converts need not plan first to know them."""
+    options = ConvertOptions(TINY, tmp_path / "m.gguf", "q8_0")
+    expected = conversion.plan(options).warnings
+    assert expected
+    assert convert(options).warnings == expected
