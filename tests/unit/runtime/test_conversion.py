@@ -127,7 +127,7 @@ def test_a_file_that_fails_verification_gets_no_name(
 def test_a_dead_runs_partial_file_is_replaced(options: ConvertOptions) -> None:
     """A killed run does not stop the next one."""
     partial = options.out.with_name("m.gguf.partial")
-    partial.write_bytes(b"half a file")
+    partial.write_bytes(b"GGUF and half a file")
     convert(options)
     assert not partial.exists()
 
