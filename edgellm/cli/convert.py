@@ -53,7 +53,6 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Convert a Hugging Face checkpoint to GGUF, verified before it gets its name."""
-    from edgellm.cli import render
     from edgellm.cli.progress import ByteProgress
     from edgellm.runtime import conversion
 
@@ -64,10 +63,9 @@ def convert(
         n_threads=threads,
         overwrite=force,
     )
-    plan = conversion.plan(options)
-    for text in plan.warnings:
-        render.warning(text)
     if dry_run:
+        plan = conversion.plan(options)
+        _show_warnings(plan)
         _show_plan(plan, as_json=as_json)
         return
     progress = ByteProgress("converting", quiet=as_json)
@@ -75,6 +73,7 @@ def convert(
         result = conversion.convert(options, progress=progress)
     finally:
         progress.close()
+    _show_warnings(result)
     _show_result(result, as_json=as_json)
 
 
@@ -94,6 +93,13 @@ def chosen_type(weight_type: WeightType | None, bits: int | None) -> str:
     if bits not in TYPE_OF_BITS:
         raise UsageError(f"--bits must be 4 or 8, not {bits}")
     return TYPE_OF_BITS[bits]
+
+
+def _show_warnings(found: ConversionPlan | ConversionResult) -> None:
+    from edgellm.cli import render
+
+    for text in found.warnings:
+        render.warning(text)
 
 
 def _show_plan(plan: ConversionPlan, *, as_json: bool) -> None:

@@ -35,21 +35,23 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[conversion.ConvertOptions]:
     options: list[conversion.ConvertOptions] = []
 
     def plan(wanted: conversion.ConvertOptions) -> conversion.ConversionPlan:
-        if wanted.src.name == "bad":
-            raise TensorMismatch("blk.0 is missing", path=wanted.src)
         return dataclasses.replace(PLAN, out=wanted.out)
 
     def convert(
         wanted: conversion.ConvertOptions, *, progress: conversion.Progress
     ) -> conversion.ConversionResult:
         options.append(wanted)
+        if wanted.src.name == "bad":
+            raise TensorMismatch("blk.0 is missing", path=wanted.src)
         if wanted.src.name == "wrong":
             raise VerifyFailed("tensor a differs", path=wanted.out)
         if wanted.src.name == "stopped":
             raise KeyboardInterrupt
         for done in range(0, 101, 5):
             progress(done, 100)
-        return conversion.ConversionResult(wanted.out, wanted.type, 1_234_567, "ab", 1.5, 8.5)
+        return conversion.ConversionResult(
+            wanted.out, wanted.type, 1_234_567, "ab", 1.5, 8.5, PLAN.warnings
+        )
 
     monkeypatch.setattr(conversion, "plan", plan)
     monkeypatch.setattr(conversion, "convert", convert)
@@ -61,7 +63,8 @@ def test_result_progress_and_next_steps(cli: Any, asked: list[Any]) -> None:
     result = cli("convert", "src", "-o", "my model.gguf", "--bits", "8", "--threads", "2")
     assert result.code == 0
     assert result.out == "my model.gguf: 1.2 MB, q8_0, 8.50 bits per weight, 1.5 s\n"
-    assert result.err.startswith("warning: the tokenizer is odd\nconverting: 10 %, ")
+    assert result.err.startswith("converting: 10 %, ")
+    assert "\nwarning: the tokenizer is odd\n" in result.err
     assert "edgellm run 'my model.gguf'" in result.err
     options = asked[0]
     assert (options.src, options.out) == (Path("src"), Path("my model.gguf"))
@@ -128,6 +131,7 @@ def test_result_as_json(cli: Any, asked: list[Any]) -> None:
         "sha256": "ab",
         "seconds": 1.5,
         "bits_per_weight": 8.5,
+        "warnings": ["the tokenizer is odd"],
     }
     assert result.err == "warning: the tokenizer is odd\n"
 
