@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import datetime
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Failure, Mode, Tier, Timings, Token, Usage, Warn
 from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, UsageError
@@ -13,7 +14,7 @@ from edgellm.prompt.boundary import prompt_encoder, stable_prefix
 from edgellm.prompt.template import make_prompter
 from edgellm.runtime.generate import Decoding
 from edgellm.runtime.live import live_after, make_prompt
-from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller
+from edgellm.runtime.prefill import BEING_STORED, MIN_SNAPSHOT_TOKENS, Prefiller
 from edgellm.runtime.room import Room
 from edgellm.runtime.sampling import Sampler
 from edgellm.runtime.session import SessionFacts, SessionOptions
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from edgellm.core import Event, Message, Request
+    from edgellm.core import Event, Message, Request, SnapshotUse
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live, Prompt
     from edgellm.runtime.prefill import Prefilled
     from edgellm.store.snapshots import SnapshotStore
+
+SETTLE_S: Final = 0.05
+"""How long the end of an answer, already shown, waits to say that its snapshot was not written."""
 
 
 def open_session(path: Path, options: SessionOptions) -> LocalSession:
@@ -98,7 +102,7 @@ class LocalSession:
         )
         self._writer = SnapshotWriter(kept) if kept else None
         self._warnings = self._opening_warnings(block)
-        self._said_volatile = False
+        self._said_volatile = self._said_lost = False
         self.room = Room(engine, self.options.n_ctx)
         self._live: Live | None = None
         self._n_cancels = 0
@@ -182,8 +186,7 @@ class LocalSession:
         started = perf_counter()
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
         prompt = self._prompt(request.messages, self._live)
-        while self._warnings:
-            yield Warn(self._warnings.pop(0))
+        yield from self._told()
         n_ctx = self.room.wanted(len(prompt.tokens))
         # Until here a request could be refused without loss; from here on nothing is known of the
         # memory until the answer has ended in order.
@@ -196,6 +199,24 @@ class LocalSession:
             yield Done("", "cancelled", usage=usage, seed=sampler.seed)
             return
         yield from self._decode(request, prompt, filled, sampler, started, cancelled)
+
+    def _told(self) -> Iterator[Warn]:
+        """Give what there is to warn of, also that a snapshot could not be written, once."""
+        if self._writer is not None and self._writer.failure and not self._said_lost:
+            self._said_lost = True
+            self._warnings.append(f"the prefix snapshot was not kept: {self._writer.failure}")
+        while self._warnings:
+            yield Warn(self._warnings.pop(0))
+
+    def _snapshot_use(self, filled: Prefilled, *, taken: bool) -> SnapshotUse:
+        """Say what the store did, as far as it is known when the answer ends."""
+        use, writer = filled.snapshot, self._writer
+        if filled.unsaved is None or writer is None:
+            return use
+        # A disk that refuses does so at once, and a program of one answer asks only here.
+        if taken and not (writer.settle(SETTLE_S) and writer.failed_last):
+            return use
+        return replace(use, reason=use.reason.removesuffix(BEING_STORED) + "not kept")
 
     def _prompt(self, messages: Sequence[Message], live: Live | None) -> Prompt:
         now = self._clock()
@@ -231,9 +252,12 @@ class LocalSession:
         sampler.prime(prompt.tokens)
         unsaved, writer = filled.unsaved, self._writer
 
+        taken = False
+
         def save() -> None:
+            nonlocal taken
             if unsaved is not None and writer is not None:
-                writer.submit(unsaved.fingerprint, unsaved.tokens, unsaved.state)
+                taken = writer.submit(unsaved.fingerprint, unsaved.tokens, unsaved.state)
 
         decoding = Decoding(
             self.engine,
@@ -256,6 +280,8 @@ class LocalSession:
         finally:
             outcome = decoding.outcome
             self._live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
+        use = self._snapshot_use(filled, taken=taken)
+        yield from self._told()
         yield Done(
             text="".join(texts),
             finish_reason=outcome.finish_reason,
@@ -269,7 +295,7 @@ class LocalSession:
                     outcome.n_decoded / outcome.decode_s if outcome.decode_s else 0.0
                 ),
             ),
-            snapshot=filled.snapshot,
+            snapshot=use,
             seed=sampler.seed,
         )
 

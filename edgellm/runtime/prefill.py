@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MIN_SNAPSHOT_TOKENS: Final = 128
 """Shorter prefixes are decoded faster than the file is worth: a few ms against its bytes on disk."""
 
+BEING_STORED: Final = "being stored"
+
 
 @dataclass(frozen=True, slots=True)
 class Unsaved:
@@ -126,7 +128,7 @@ class Prefiller:
         if key and state is None:
             reason = f"{reason}; cannot be kept"
         elif state is not None:
-            reason, unsaved = f"{reason}; being stored", Unsaved(fingerprint, prefix, state)
+            reason, unsaved = f"{reason}; {BEING_STORED}", Unsaved(fingerprint, prefix, state)
         prefix_s = perf_counter() - started
         rest = self._decode_rest(prompt, len(prefix), self._use(reason, key))
         return replace(

@@ -41,6 +41,21 @@ class SnapshotWriter:
         with self._changed:
             return tuple(self._outcomes)
 
+    @property
+    def failure(self) -> str:
+        """Why a state could not be saved for the first time, or "" while nothing went wrong."""
+        return next((o.reason for o in self.outcomes if isinstance(o, Skipped) and o.failed), "")
+
+    @property
+    def failed_last(self) -> bool:
+        """Whether the state done with last could not be saved."""
+        return any(isinstance(o, Skipped) and o.failed for o in self.outcomes[-1:])
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait for the state in hand; return True when it is done with."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._job is None, timeout_s)
+
     def submit(self, fingerprint: Fingerprint, tokens: TokenIds, state: KVState) -> bool:
         """Hand over a state to be saved; neither it nor `tokens` may change from now on.
 
@@ -57,7 +72,7 @@ class SnapshotWriter:
                 self._outcomes.append(Skipped(f"the writer is {why}"))
                 return False
             if not self._start():
-                self._outcomes.append(Skipped("no thread could be started"))
+                self._outcomes.append(Skipped("no thread could be started", failed=True))
                 return False
             self._job = (fingerprint, tokens, state)
             self._changed.notify_all()
@@ -101,3 +116,4 @@ class SnapshotWriter:
             with self._changed:
                 self._outcomes.append(outcome)
                 self._job = None
+                self._changed.notify_all()

@@ -91,9 +91,15 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A snapshot was not written; `reason` is one phrase."""
+    """A snapshot was not written.
+
+    Attributes:
+        reason: one phrase.
+        failed: whether something is wrong, such as the disk; False where nothing was to be done.
+    """
 
     reason: str
+    failed: bool = False
 
 
 class SnapshotStore:
@@ -179,11 +185,11 @@ class SnapshotStore:
             self._make_folder(path.parent)
             return Saved(path, write_snapshot(path, header, token_ids, state, fault=self._fault))
         except (SnapshotError, DoesNotFit) as err:
-            return Skipped(err.message)
+            return Skipped(err.message, failed=True)
         except OSError as err:
-            return Skipped(f"cannot write: {err.strerror or err}")
+            return Skipped(f"cannot write: {err.strerror or err} in {self.root}", failed=True)
         except MemoryError:
-            return Skipped("not enough memory to write it")
+            return Skipped("not enough memory to write it", failed=True)
 
     def entries(self) -> Iterator[SnapshotInfo]:
         """Give every snapshot with a good header, ordered by folder and name.

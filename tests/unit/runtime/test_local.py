@@ -272,6 +272,58 @@ def test_a_store_that_is_a_file_does_not_touch_the_answer(start, ask, tmp_path: 
     assert isinstance(outcomes(session)[0], Skipped)
 
 
+@pytest.mark.parametrize("max_tokens", [1, None])
+def test_a_home_that_cannot_be_written_is_said_once(start, ask, tmp_path, max_tokens) -> None:
+    """One warning before the first answer's end, however short; the figures say it each time."""
+    (tmp_path / "home").write_text("")
+    session, _ = start(store=SnapshotStore(tmp_path / "home" / "snapshots"))
+    said = []
+    for system in ("Be brief. " * 20, "Be exact. " * 20):
+        events = list(session.stream(ask("Why?", system=system, max_tokens=max_tokens)))
+        said += [event.message for event in events if isinstance(event, Warn)]
+        assert isinstance(events[-1], Done)
+        assert events[-1].snapshot.reason.endswith("; not kept")
+    (message,) = said
+    assert message.startswith("the prefix snapshot was not kept: cannot write: ")
+    assert str(tmp_path / "home") in message
+
+
+def test_a_write_that_fails_after_the_answer_is_said_with_the_next(start, ask, tmp_path) -> None:
+    """Nobody waits for a slow disk; what became of it is told as soon as somebody listens."""
+    gate = threading.Event()
+
+    def fault(step: str, path: str) -> None:
+        assert gate.wait(30)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    session, _ = start(store=SnapshotStore(tmp_path / "store", fault=fault))
+    first = list(session.stream(ask("Why?")))
+    assert not any(isinstance(event, Warn) for event in first)
+    assert first[-1].snapshot.reason.endswith("; being stored")
+    gate.set()
+    assert session._writer.settle(30)
+    second = list(session.stream(ask("How?")))
+    assert isinstance(second[0], Warn)
+    assert second[0].message.startswith("the prefix snapshot was not kept: ")
+
+
+def test_a_snapshot_dropped_for_another_is_no_failure(start, ask, tmp_path) -> None:
+    """A busy writer is not a broken disk: the next run of that prompt will be kept."""
+    gate = threading.Event()
+
+    def fault(step: str, path: str) -> None:
+        assert gate.wait(30)
+
+    session, _ = start(store=SnapshotStore(tmp_path / "store", fault=fault))
+    events = []
+    for system in ("Be brief. " * 20, "Be exact. " * 20):
+        events += session.stream(ask("Why?", system=system))
+    gate.set()
+    reasons = [event.snapshot.reason for event in events if isinstance(event, Done)]
+    assert ["miss: not stored; being stored", "miss: not stored; not kept"] == reasons
+    assert not any(isinstance(event, Warn) for event in events)
+
+
 def test_captured_before_the_suffix_written_after_the_first_token(
     start, ask, tmp_path: Path
 ) -> None:

@@ -99,6 +99,22 @@ def test_a_closed_writer_takes_nothing_and_an_unused_one_closes(
     assert writer.outcomes == (Skipped("the writer is closed"),)
 
 
+def test_a_failure_is_kept_and_can_be_waited_for(tmp_path: Path, snapshot_files: Any):
+    """The first thing that went wrong; a state that was only dropped is none."""
+    (tmp_path / "store").write_text("in the way")
+    gate = Gate()
+    writer = SnapshotWriter(SnapshotStore(tmp_path / "store", fault=gate))
+    assert writer.settle(0)
+    for n in (12, 5):
+        writer.submit(snapshot_files.FINGERPRINT, TOKENS[:n], snapshot_files.state(n))
+        assert gate.reached.wait(30)
+    assert (writer.settle(0.01), writer.failure) == (False, "")
+    gate.opened.set()
+    assert writer.settle(30)
+    assert writer.failure.startswith("cannot write: ")
+    assert writer.failure.endswith(f" in {tmp_path / 'store'}")
+
+
 def test_a_wrong_token_is_told_to_the_caller(tmp_path: Path, snapshot_files: Any):
     """The thread never meets it."""
     writer = SnapshotWriter(SnapshotStore(tmp_path))
@@ -118,5 +134,5 @@ def test_without_a_thread_nothing_is_written_and_nothing_breaks(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     writer = SnapshotWriter(SnapshotStore(tmp_path))
     assert not writer.submit(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
-    assert writer.outcomes == (Skipped("no thread could be started"),)
+    assert writer.outcomes == (Skipped("no thread could be started", failed=True),)
     assert writer.close()
