@@ -6,8 +6,9 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, BinaryIO
 
-from edgellm.errors import ModelCorrupt, ModelNotFound
+from edgellm.errors import ModelCorrupt
 from edgellm.fileio import open_regular, read_exactly
+from edgellm.formats.checked_json import unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ class Shards:
         """Read exactly `n_bytes`.
 
         Raises:
-            ModelNotFound: the file cannot be opened or read.
+            ModelNotFound, ModelUnsupported: the file is not there, or may not be read.
             ModelCorrupt: it became shorter since its header was read.
         """
         into = bytearray(n_bytes)
@@ -46,5 +47,5 @@ class Shards:
         except EOFError as err:
             raise ModelCorrupt(f"the file changed during conversion: {err}", path=path) from err
         except OSError as err:
-            raise ModelNotFound(f"cannot be read: {err.strerror or err}", path=path) from err
+            raise unreadable(err, path) from err
         return into

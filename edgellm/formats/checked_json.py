@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from edgellm.errors import ModelCorrupt, ModelNotFound
+from edgellm.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from edgellm.fileio import open_regular, read_exactly
 
 if TYPE_CHECKING:
+    from edgellm.errors import ModelError
     from pathlib import Path
 
 MAX_JSON_BYTES = 256 << 20  # the largest real tokenizer.json is about 35 MB
@@ -33,7 +34,7 @@ def read_bounded(path: Path, *, max_bytes: int) -> bytes:
     """Read a whole small file; links are followed, anything but a regular file is refused.
 
     Raises:
-        ModelNotFound: the file cannot be opened.
+        ModelNotFound, ModelUnsupported: the file is not there, or may not be read.
         ModelCorrupt: it is larger than `max_bytes`, or a Git LFS pointer.
     """
     try:
@@ -47,12 +48,19 @@ def read_bounded(path: Path, *, max_bytes: int) -> bytes:
     except EOFError as err:
         raise ModelCorrupt(f"the file shrank while it was read: {err}", path=path) from err
     except OSError as err:
-        raise ModelNotFound(f"cannot be read: {err.strerror}", path=path) from err
+        raise unreadable(err, path) from err
     if data.startswith(_LFS):
         raise ModelCorrupt(
             "a Git LFS pointer, not the file itself", path=path, hint="run `git lfs pull`"
         )
     return bytes(data)
+
+
+def unreadable(err: OSError, path: Path) -> ModelError:
+    """Return the error for a file that cannot be read: it is not there, or it may not be read."""
+    if isinstance(err, PermissionError):
+        return ModelUnsupported("you may not read it", path=path, hint="change its permissions")
+    return ModelNotFound(f"cannot be read: {err.strerror or err}", path=path)
 
 
 def parse_object(data: bytes, path: Path) -> dict[str, Any]:

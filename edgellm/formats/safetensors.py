@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from edgellm.errors import ModelCorrupt, ModelNotFound
+from edgellm.errors import ModelCorrupt
 from edgellm.fileio import open_regular, read_exactly
-from edgellm.formats.checked_json import parse_object
+from edgellm.formats.checked_json import parse_object, unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ def read_header(path: Path) -> SafetensorsHeader:
         path: the file, or a link to it.
 
     Raises:
-        ModelNotFound: there is no such regular file.
+        ModelNotFound, ModelUnsupported: there is no such regular file, or it may not be read.
         ModelCorrupt: the header is not one, or it and the size of the file contradict each other.
     """
     try:
@@ -89,7 +89,7 @@ def read_header(path: Path) -> SafetensorsHeader:
     except EOFError as err:
         raise ModelCorrupt(f"the file shrank while it was read: {err}", path=path) from err
     except OSError as err:
-        raise ModelNotFound(f"cannot be read: {err.strerror}", path=path) from err
+        raise unreadable(err, path) from err
     table = parse_object(bytes(text), path)
     data_start = _LENGTH_BYTES + length
     entries = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgellm.errors import ModelCorrupt, ModelNotFound
-from edgellm.formats.checked_json import read_json_object
+from edgellm.formats.checked_json import read_json_object, unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,3 +48,10 @@ def test_missing_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFound) as caught:
         read_json_object(tmp_path / "config.json")
     assert str(caught.value.path).endswith("config.json")
+
+
+def test_a_file_that_may_not_be_read_is_there_all_the_same(tmp_path: Path) -> None:
+    """No permission is no missing file: another error, another exit code."""
+    denied = unreadable(PermissionError(13, "Permission denied"), tmp_path)
+    missing = unreadable(FileNotFoundError(2, "No such file or directory"), tmp_path)
+    assert (2, 3) == (denied.exit_code, missing.exit_code)
