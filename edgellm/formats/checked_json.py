@@ -12,8 +12,9 @@ from edgellm.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from edgellm.fileio import open_regular, read_exactly
 
 if TYPE_CHECKING:
-    from edgellm.errors import ModelError
     from pathlib import Path
+
+    from edgellm.errors import ModelError
 
 MAX_JSON_BYTES = 256 << 20  # the largest real tokenizer.json is about 35 MB
 _LFS = b"version https://git-lfs"

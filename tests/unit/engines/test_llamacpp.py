@@ -298,7 +298,9 @@ def test_impossible_contexts_are_refused_with_numbers(open_tiny, monkeypatch):
         engine.reserve(2_000_000_000)
     free = SimpleNamespace(available=500_000)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
-    with pytest.raises(DoesNotFit, match=r"of 2048 tokens take 1.0 MB, 500.0 kB of memory are free"):
+    with pytest.raises(
+        DoesNotFit, match=r"of 2048 tokens take 1.0 MB, 500.0 kB of memory are free"
+    ):
         engine.reserve(2048)
     assert engine.n_ctx == 512
 

@@ -234,7 +234,10 @@ def test_without_an_engine_the_error_names_the_command(tiny_models: Path, tmp_pa
     """A good model asks for the engine; what is no model is refused without one."""
     (tmp_path / "a.txt").write_text("words")
     for path, words in (
-        (tiny_models / "tiny-llama.gguf", ("EngineUnavailable 1", "pip install", "llama-cpp-python")),
+        (
+            tiny_models / "tiny-llama.gguf",
+            ("EngineUnavailable 1", "pip install", "llama-cpp-python"),
+        ),
         (tmp_path / "missing.gguf", ("ModelNotFound 3", "missing.gguf")),
         (tmp_path / "a.txt", ("a.txt",)),
     ):
