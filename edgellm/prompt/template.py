@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgellm.core import Message
 
 MAX_SOURCE_CHARS = 1 << 19
+RAW_SEPARATOR = "\n\n"
 _HINT = "--chat-template FILE replaces the model's own"
 
 
@@ -53,7 +54,11 @@ class Prompter(Protocol):
 
 
 class RawTemplate:
-    """The fallback for models without a chat template: the contents with blank lines between."""
+    """The fallback for models without a chat template: the contents with blank lines between.
+
+    An answer stands right behind its question, where the model wrote it: so the text of the next
+    turn begins with what the engine has in memory.
+    """
 
     fallback = True
 
@@ -64,9 +69,14 @@ class RawTemplate:
         add_generation_prompt: bool = True,
         now: datetime | None = None,
     ) -> str:
-        """Return system, user and assistant texts with a blank line between any two."""
+        """Return the contents, with a blank line between any two but question and answer."""
         del add_generation_prompt, now
-        return "\n\n".join(message.content for message in messages)
+        text, before = "", ""
+        for n, message in enumerate(messages):
+            answers = (before, message.role) == ("user", "assistant")
+            text += ("" if answers or not n else RAW_SEPARATOR) + message.content
+            before = message.role
+        return text
 
 
 def make_prompter(source: str | None, *, bos_text: str = "", eos_text: str = "") -> Prompter:

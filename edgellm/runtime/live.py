@@ -40,12 +40,14 @@ class Live:
         text: the text of these tokens, or None when it is not valid UTF-8 or cannot be told.
         n_prompt: how many of them were the prompt.
         n_prefix: where the prompt was cut.
+        pending: the text of the answer's tokens that were not decoded, or None if it is none.
     """
 
     tokens: tuple[int, ...]
     text: str | None
     n_prompt: int
     n_prefix: int
+    pending: str | None = ""
 
     def continued_by(self, tokens: Sequence[int]) -> int:
         """Return how many live tokens a request that goes on from here keeps; 0 if it does not."""
@@ -74,6 +76,9 @@ def make_prompt(
     live: Live | None,
     encode_more: Callable[[str], list[int]],
     special_ids: Collection[int],
+    piece: Callable[[int], bytes],
+    *,
+    separator: str = "",
 ) -> Prompt:
     """Return the prompt, with the tokens that were generated kept as they were generated.
 
@@ -85,8 +90,11 @@ def make_prompt(
         boundary: of this text, tokenised as a whole.
         live: what is in memory.
         encode_more: tokenises the text behind the live text.
-        special_ids: control tokens. Only they part a text: before anything else a tokenizer may
-            join what stands on both sides, or put a space between.
+        special_ids: control tokens. They part a text: before anything else a tokenizer may join
+            what stands on both sides, or put a space between.
+        piece: the bytes of a token.
+        separator: what stands between two messages of raw text, where no control token does; "" for
+            a template. A whole message ends there, so nothing is cut in the middle of a word.
     """
     prompt = Prompt(text, boundary.tokens, boundary.n_prefix)
     if live is None or not live.text or not text.startswith(live.text):
@@ -94,10 +102,22 @@ def make_prompt(
     n_prefix = boundary.n_prefix
     if live.n_prefix != n_prefix or live.tokens[:n_prefix] != boundary.tokens[:n_prefix]:
         return prompt
-    more = encode_more(text[len(live.text) :])
-    if not more or more[0] not in special_ids:
+    delta = text[len(live.text) :]
+    more = encode_more(delta)
+    if not more:
+        return prompt
+    if more[0] not in special_ids and not (
+        _starts_a_message(delta, live.pending, separator)
+        # No space was put in front, as some tokenizers do with any text.
+        and b"".join(map(piece, more)) == delta.encode("utf-8", "surrogatepass")
+    ):
         return prompt
     return Prompt(text, (*live.tokens, *more), n_prefix)
+
+
+def _starts_a_message(delta: str, pending: str | None, separator: str) -> bool:
+    """Return whether raw text goes on with the rest of the answer and then another message."""
+    return bool(separator) and pending is not None and delta.startswith(pending + separator)
 
 
 def live_after(
@@ -105,8 +125,18 @@ def live_after(
 ) -> Live:
     """Describe the memory after an answer of which `n_decoded` tokens were decoded."""
     kept = tuple(answer[:n_decoded])
+    return Live(
+        (*prompt.tokens, *kept),
+        _text(prompt.text, kept, piece),
+        len(prompt.tokens),
+        prompt.n_prefix,
+        _text("", answer[n_decoded:], piece),
+    )
+
+
+def _text(before: str, tokens: Sequence[int], piece: Callable[[int], bytes]) -> str | None:
+    """Return a text and that of the tokens after it, or None when they are not valid UTF-8."""
     try:
-        text: str | None = prompt.text + b"".join(map(piece, kept)).decode("utf-8")
+        return before + b"".join(map(piece, tokens)).decode("utf-8")
     except UnicodeDecodeError:
-        text = None
-    return Live((*prompt.tokens, *kept), text, len(prompt.tokens), prompt.n_prefix)
+        return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.core import Done, Failure, Mode, Tier, Timings, Token, Usage, Warn
 from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, UsageError
 from edgellm.prompt.boundary import prompt_encoder, stable_prefix
-from edgellm.prompt.template import make_prompter
+from edgellm.prompt.template import RAW_SEPARATOR, make_prompter
 from edgellm.runtime.generate import Decoding
 from edgellm.runtime.live import live_after, make_prompt
 from edgellm.runtime.prefill import BEING_STORED, MIN_SNAPSHOT_TOKENS, Prefiller
@@ -238,6 +238,8 @@ class LocalSession:
             live,
             lambda more: self.engine.tokenize(more, special=special, add_bos=False),
             self._vocab.special_ids,
+            self._vocab.piece,
+            separator=RAW_SEPARATOR if self._prompter.fallback else "",
         )
 
     def _decode(

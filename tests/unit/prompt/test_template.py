@@ -217,7 +217,7 @@ def test_without_a_template_the_text_is_raw(source):
         [Message("system", "Be brief."), Message("user", "hi")]
     )
     turns = [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
-    assert "a\n\nb\n\nc" == prompter.render(turns)
+    assert "ab\n\nc" == prompter.render(turns)  # the answer stands where it was written
 
 
 def test_a_template_is_no_fallback():

@@ -16,6 +16,11 @@ def encode(text: str) -> list[int]:
     return [END if char == "|" else ord(char) for char in text]
 
 
+def piece(token: int) -> bytes:
+    """Return the byte of a token, nothing for the control token."""
+    return b"" if token == END else bytes([token])
+
+
 def live_of(prompt: str, answer: str = "", n_prefix: int = 0) -> Live:
     """Describe a memory that holds a prompt and its answer."""
     tokens = encode(prompt + answer)
@@ -83,7 +88,7 @@ def test_generated_tokens_are_kept_as_generated(n_prefix: int) -> None:
     """The live tokens come first, whatever the tokenizer would make of their text."""
     live = Live((1, 2, 7), "abAN", 2, n_prefix)
     boundary = Boundary((1, 2, 8, 9, END), n_prefix, volatile=False)
-    prompt = make_prompt("abAN|", boundary, live, encode, {END})
+    prompt = make_prompt("abAN|", boundary, live, encode, {END}, piece)
     assert ((1, 2, 7, END), n_prefix) == (prompt.tokens, prompt.n_prefix)
 
 
@@ -102,31 +107,62 @@ def test_generated_tokens_are_kept_as_generated(n_prefix: int) -> None:
 def test_anything_else_is_tokenised_as_a_whole(live: Live | None, text: str) -> None:
     """No live text, another text, another cut, nothing new, or new text that may join the old."""
     boundary = boundary_of(text)
-    assert boundary.tokens == make_prompt(text, boundary, live, encode, {END}).tokens
+    assert boundary.tokens == make_prompt(text, boundary, live, encode, {END}, piece).tokens
+
+
+@pytest.mark.parametrize("pending", ["", "er."])
+@pytest.mark.parametrize("text", ["q. answ%s..why", "q. answ%s.."])
+def test_raw_text_goes_on_behind_the_answer(pending: str, text: str) -> None:
+    """Without control tokens the separator parts the turns; the answer's last text comes first."""
+    text %= pending
+    live = Live((1, 2, 7), "q. answ", 2, 0, pending)
+    prompt = make_prompt(text, boundary_of(text), live, encode, {END}, piece, separator="..")
+    assert (1, 2, 7, *encode(text[len("q. answ") :])) == prompt.tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "pending", "separator"),
+    [
+        ("q. answer", "", ".."),
+        ("q. answ.", "", ".."),
+        ("q. answer..why", "", ".."),
+        ("q. answ..why", "er", ".."),
+        ("q. answ..why", None, ".."),
+        ("q. answ..why", "", ""),
+        ("q. answ..|y", "", ".."),
+    ],
+)
+def test_raw_text_that_goes_on_otherwise_is_read_as_a_whole(text, pending, separator) -> None:
+    """In the middle of a word, after other words, or with tokens that do not spell the text."""
+    live, boundary = Live((1, 2, 7), "q. answ", 2, 0, pending), boundary_of(text)
+    prompt = make_prompt(text, boundary, live, encode, {END}, piece, separator=separator)
+    assert boundary.tokens == prompt.tokens
+
+
+def test_a_tokenizer_that_puts_a_space_first_reads_raw_text_as_a_whole() -> None:
+    """It would put that space in the middle of the conversation."""
+    live, boundary = Live((1, 2), "ab", 2, 0), boundary_of("ab..c")
+    prompt = make_prompt(
+        "ab..c", boundary, live, lambda more: encode(" " + more), {END}, piece, separator=".."
+    )
+    assert boundary.tokens == prompt.tokens
 
 
 def test_a_prefix_of_other_tokens_is_not_kept() -> None:
     """Texts may agree where tokens do not."""
     live = Live((9, 9), "ab", 2, 2)
     boundary = boundary_of("ab|c", n_prefix=2)
-    assert boundary.tokens == make_prompt("ab|c", boundary, live, encode, {END}).tokens
-
-
-def piece(token: int) -> bytes:
-    """Return the byte of a token, nothing for the control token."""
-    return b"" if token == END else bytes([token])
+    assert boundary.tokens == make_prompt("ab|c", boundary, live, encode, {END}, piece).tokens
 
 
 def test_after_an_answer_the_decoded_tokens_are_live() -> None:
     """The last token of an answer was handed out and not decoded."""
     prompt = Prompt("q|", tuple(encode("q|")), 1)
     live = live_after(prompt, encode("yes"), 2, piece)
-    assert (tuple(encode("q|ye")), "q|ye", 2, 1) == (
-        *(live.tokens, live.text, live.n_prompt, live.n_prefix),
-    )
+    assert Live(tuple(encode("q|ye")), "q|ye", 2, 1, pending="s") == live
 
 
 def test_half_a_character_has_no_text() -> None:
     """Its tokens are live all the same."""
     live = live_after(Prompt("q", (113,), 0), (0xC3, 0xBC), 1, piece)
-    assert ((113, 0xC3), None) == (live.tokens, live.text)
+    assert ((113, 0xC3), None, None) == (live.tokens, live.text, live.pending)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from edgellm.core import Done, Request, Sampling, Tier
+from edgellm.core import Done, Message, Request, Sampling, Tier
 from edgellm.engines.scripted import CHATML, SPELLINGS
+from edgellm.runtime.local import open_session
 from edgellm.runtime.session import SessionOptions
 
 OFF = SessionOptions(snapshot=Tier.OFF)
@@ -49,6 +50,47 @@ def test_each_turn_decodes_only_what_is_new(
             assert count(request) - n_live == new_tokens(engine, n_calls)
         n_live = done.usage.prompt_tokens + done.usage.completion_tokens
         turns += [f"Question {n}?", answer]
+
+
+@pytest.mark.parametrize("memory", ["dense", "window"])
+@pytest.mark.parametrize("engine_type", ["recording", "whole"])
+@pytest.mark.parametrize("max_tokens", [None, 5])
+def test_each_turn_of_raw_text_decodes_only_what_is_new(
+    start, ask, store, engine_types, memory: str, engine_type: str, max_tokens: int | None
+) -> None:
+    """A model without a template keeps its conversation in memory as well."""
+    session, engine = start(
+        ANSWERS,
+        store=store,
+        memory=memory,
+        chat_template=None,
+        engine_type=engine_types[engine_type],
+    )
+    turns: list[str] = []
+    n_live = 0
+    for n in range(len(ANSWERS)):
+        request = ask(*turns, f"Question {n}?", max_tokens=max_tokens)
+        n_calls = len(engine.decoded)
+        done = session.generate(request)
+        assert n_live == done.usage.reused_tokens
+        if n:
+            assert done.usage.prompt_tokens - n_live == new_tokens(engine, n_calls)
+        n_live = session.engine.position
+        turns += [f"Question {n}?", done.text]
+
+
+@pytest.mark.model
+def test_a_real_window_model_without_a_template_reads_no_turn_twice(gemma3_gguf) -> None:
+    """Its cache cannot be cut back: what was read must be what the next turn begins with."""
+    with open_session(gemma3_gguf, SessionOptions(n_ctx=512)) as session:
+        greedy = Sampling(temperature=0)
+        messages = [Message("user", "The capital of France is")]
+        first = session.generate(Request(tuple(messages), max_tokens=4, sampling=greedy))
+        held = session.engine.position
+        messages += [Message("assistant", first.text), Message("user", "And the capital of Italy")]
+        second = session.generate(Request(tuple(messages), max_tokens=4, sampling=greedy))
+    assert held == second.usage.reused_tokens > 0
+    assert "live: continues the conversation" == second.snapshot.reason
 
 
 @pytest.mark.parametrize(
