@@ -119,6 +119,12 @@ class LocalSession:
             said.append("the model has no chat template: it gets raw text")
         if block and self.options.snapshot is not Tier.OFF:
             said.append(f"prefix snapshots are off: {block}")
+        trained = self.model.n_ctx_train
+        if self.options.n_ctx and self.options.n_ctx > trained:
+            said.append(
+                f"a context of {self.options.n_ctx} tokens is longer than the {trained} the model "
+                "was trained with: answers may lose their thread there"
+            )
         if self.options.mode in (Mode.PREFER_LOCAL, Mode.PREFER_CLOUD):
             said.append(
                 f"mode {self.options.mode.value}: no endpoint is set up, answers stay local"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgellm.core import Failure, Tier
+from edgellm.core import Failure, Tier, Warn
 from edgellm.errors import PromptTooLong
 from edgellm.runtime.room import Room
 from edgellm.runtime.session import SessionOptions
@@ -139,3 +139,11 @@ def test_growing_a_memory_that_is_refused_back_reads_it_again(start, ask, engine
     session.generate(ask("Why?"))
     second = session.generate(ask("Why?", "One.", "And then? " * 320))
     assert ("Two.", 0) == (second.text, second.usage.reused_tokens)
+
+
+def test_a_context_beyond_the_training_is_said_once(start, ask) -> None:
+    """It is allowed, as some models take it; the user is told what to expect."""
+    session, _ = start(n_ctx_train=512, options=SessionOptions(n_ctx=1024))
+    events = [*session.stream(ask("Why?")), *session.stream(ask("How?"))]
+    (said,) = [event.message for event in events if isinstance(event, Warn)]
+    assert "1024 tokens is longer than the 512 the model was trained with" in said
