@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "edgellm",
     deadline=None,
+    derandomize="CI" in os.environ,  # a gate gives one answer; new examples are found elsewhere
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

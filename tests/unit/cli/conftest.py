@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAKE = Path(__file__).with_name("fake_session.py")
-ROOT = FAKE.parents[3]
 
 
 @dataclass
@@ -86,9 +84,7 @@ def fake_process() -> Callable[..., subprocess.Popen[bytes]]:
     def start(*arguments: object, **settings: Any) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(FAKE), *map(str, arguments)]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
-        environ = {**os.environ, "PYTHONPATH": path}
-        started.append(subprocess.Popen(command, env=environ, **{**pipes, **settings}))
+        started.append(subprocess.Popen(command, **{**pipes, **settings}))
         return started[-1]
 
     yield start

@@ -78,10 +78,7 @@ def test_what_the_parser_prints_into_a_closed_pipe_ends_quietly(arguments: list[
 def in_shell(words: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
     """Run `$@`, the fake `edgellm` with arguments, in a shell that redirects as `words` say."""
     command = ["sh", "-c", f'"$@" {words}', "sh", sys.executable, str(FAKE), *map(str, arguments)]
-    environ = {**os.environ, "PYTHONPATH": str(FAKE.parents[3])}
-    return subprocess.run(
-        command, capture_output=True, stdin=subprocess.DEVNULL, env=environ, check=False
-    )
+    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
 
 
 @pytest.mark.parametrize("arguments", [("run", "hi"), ("run", "hi", "--json"), ("info",)])
