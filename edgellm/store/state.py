@@ -71,10 +71,6 @@ class KVState:
     n_tokens: int
     parts: tuple[Part, ...]
 
-    def payload_bytes(self) -> int:
-        """Return the bytes of all sections together."""
-        return sum(section.rows.nbytes for part in self.parts for section in part.sections)
-
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:

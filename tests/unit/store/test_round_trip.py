@@ -32,7 +32,6 @@ def test_every_type_and_part_comes_back(tmp_path: Path, snapshot_files: Any, kin
     found = round_trip(tmp_path, snapshot_files, state)
     assert snapshot_files.same(state, found.state)
     assert found.info.n_tokens == n
-    assert found.state.payload_bytes() == state.payload_bytes()
 
 
 def test_any_strides_are_put_in_order(tmp_path: Path, snapshot_files: Any):
