@@ -44,7 +44,7 @@ install() {
 }
 
 . examples/engine-flags.sh
-extras=llama,test
+extras=llama,spm,hub,test
 [ "$group" = torch ] && extras+=,torch
 install ".[$extras]"
 [ "$group" = torch ] && install transformers # a cross-check: nothing of edgellm needs it

@@ -1,0 +1,68 @@
+"""The field samples: bad and odd inputs, written anew for each run, and a way to give them to edgellm."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+MARKER = "FIELD_MARKER_EXECUTED"
+TIME_LIMIT_S = 20  # 5 s of work on a quiet machine, and a start on a busy one
+MEMORY_LIMIT_BYTES = 4_000_000 * 1024
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def field_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write all samples; the table beside the generator says which there must be, and how long."""
+    folder = tmp_path_factory.mktemp("field")
+    shutil.copy(HERE / "gen_inputs.py", folder)
+    subprocess.run([sys.executable, "gen_inputs.py"], cwd=folder, check=True, capture_output=True)
+    expected = json.loads((HERE / "MANIFEST.json").read_text("utf-8"))
+    made = json.loads((folder / "MANIFEST.json").read_text("utf-8"))
+    assert made == expected, "gen_inputs.py and MANIFEST.json differ: run the first again"
+    return folder
+
+
+@pytest.fixture
+def run_edgellm(tmp_path: Path) -> Run:
+    """Return a function that runs `edgellm ARGS` in its own process, under limits, and checks the rest.
+
+    A signal, a hang, a traceback, or the marker of executed code is a failure whatever is printed.
+    """
+
+    def run(
+        *args: object, stdin: bytes = b"", env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "edgellm", *map(str, args)],
+            cwd=tmp_path,
+            input=stdin,
+            capture_output=True,
+            timeout=TIME_LIMIT_S,
+            preexec_fn=_limit_memory,
+            env={**os.environ, **(env or {})},
+            check=False,
+        )
+        out = done.stdout.decode("utf-8", "backslashreplace")
+        err = done.stderr.decode("utf-8", "backslashreplace")
+        told = f"{args}: exit {done.returncode}\n{out}\n{err}"
+        assert done.returncode >= 0, f"killed by a signal: {told}"
+        assert "Traceback" not in err, told
+        assert not list(tmp_path.rglob(MARKER)), f"code of the sample ran: {told}"
+        return subprocess.CompletedProcess(args, done.returncode, out, err)
+
+    return run
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
