@@ -1,4 +1,4 @@
-"""ggml's simple block types in numpy: the same bytes as ggml's reference code, and the way back.
+"""ggml's simple types in numpy: the same bytes as ggml's reference code.
 
 Every step is done in float32 and rounded once, as C without fused multiply-add does; roundings are
 ggml's, not numpy's.
@@ -117,31 +117,6 @@ def _dequantize_bf16(flat: NDArray[np.uint8]) -> NDArray[np.float32]:
     return (flat.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def _dequantize_q8_0(flat: NDArray[np.uint8]) -> NDArray[np.float32]:
-    blocks = flat.reshape(-1, 34)
-    return blocks[:, 2:].view(np.int8).astype(np.float32) * _scale(blocks, 0)
-
-
-def _dequantize_q4_0(flat: NDArray[np.uint8]) -> NDArray[np.float32]:
-    blocks = flat.reshape(-1, 18)
-    return (_nibbles(blocks[:, 2:]) - np.float32(8)) * _scale(blocks, 0)
-
-
-def _dequantize_q4_1(flat: NDArray[np.uint8]) -> NDArray[np.float32]:
-    blocks = flat.reshape(-1, 20)
-    return _nibbles(blocks[:, 4:]) * _scale(blocks, 0) + _scale(blocks, 2)
-
-
-def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Unpack (n, 16) bytes to (n, 32): the low halves of all bytes, then the high halves."""
-    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
-
-
-def _scale(blocks: NDArray[np.uint8], at: int) -> NDArray[np.float32]:
-    halves = np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2")
-    return halves.astype(np.float32)
-
-
 def _inverse(scale: NDArray[np.float32]) -> NDArray[np.float32]:
     """Give 1 / scale, and 0 for 0; infinite below 2^-128, as in C."""
     one = np.float32(1)
@@ -174,7 +149,4 @@ DEQUANTIZE: Final[Mapping[str, Callable[[NDArray[np.uint8]], NDArray[np.float32]
     "F32": _dequantize_f32,
     "F16": _dequantize_f16,
     "BF16": _dequantize_bf16,
-    "Q8_0": _dequantize_q8_0,
-    "Q4_0": _dequantize_q4_0,
-    "Q4_1": _dequantize_q4_1,
 }

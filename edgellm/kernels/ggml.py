@@ -1,11 +1,12 @@
 """The ctypes door to the quantisers of the installed engine (`libggml-base`), without the engine.
 
 The library is found beside an installed llama_cpp package, which is not imported. Without it, numpy
-does the types whose blocks are simple; both give the same bytes.
+does the types whose blocks are simple, and gguf-py the way back from all of them; both give the
+same bytes.
 
 A library whose blocks have other sizes than ours is refused.
 
-Source: ggml.h and ggml-quants.c of ggml as llama-cpp-python 0.3.36 carries it.
+Source: ggml.h and ggml-quants.h of ggml as llama-cpp-python 0.3.36 carries it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import ctypes
 import functools
 import importlib.util
 import logging
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,16 +24,31 @@ from edgellm.errors import EngineUnavailable, MissingExtra
 from edgellm.ggml_types import TYPES_BY_ID
 from edgellm.kernels import _blocks
 from edgellm.kernels._choice import numpy_is_forced
+from edgellm.kernels._ggml_types import (
+    ENGINE_ONLY,
+    NO_WAY_BACK,
+    TRAITS,
+    WRITTEN,
+    GgmlType,
+    TypeTraits,
+    row_bytes,
+    traits,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
 __all__ = [
+    "WRITTEN",
     "GgmlType",
     "TypeTraits",
+    "can_dequantize",
     "dequantize",
     "library_path",
     "quantize",
+    "require_quantizers",
     "row_bytes",
     "traits",
 ]
@@ -42,39 +56,10 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 
-class GgmlType(IntEnum):
-    """ggml's number for each tensor type that edgellm reads or writes."""
-
-    F32 = 0
-    F16 = 1
-    Q4_0 = 2
-    Q4_1 = 3
-    Q5_0 = 6
-    Q5_1 = 7
-    Q8_0 = 8
-    Q2_K = 10
-    Q3_K = 11
-    Q4_K = 12
-    Q5_K = 13
-    Q6_K = 14
-    IQ4_NL = 20
-    IQ4_XS = 23
-    BF16 = 30
-
-
-@dataclass(frozen=True, slots=True)
-class TypeTraits:
-    """How a type is stored: `block_size` elements take `type_bytes` bytes."""
-
-    block_size: int
-    type_bytes: int
-
-
-_TRAITS: Final = {
-    ggml_type: TypeTraits(TYPES_BY_ID[ggml_type].block_size, TYPES_BY_ID[ggml_type].block_bytes)
-    for ggml_type in GgmlType
-}
-
+_INSTALL: Final = "install it with `pip install 'llama-cpp-python>=0.3.36,<0.4'`"
+_REINSTALL: Final = (
+    "reinstall it with `pip install --force-reinstall 'llama-cpp-python>=0.3.36,<0.4'`"
+)
 # The soname first: it is the name the engine itself will ask the loader for, so that one process
 # holds one copy.
 _LIBRARY_NAMES: Final = (
@@ -83,25 +68,6 @@ _LIBRARY_NAMES: Final = (
     "libggml-base.dylib",
     "ggml-base.dll",
 )
-
-
-def traits(ggml_type: GgmlType) -> TypeTraits:
-    """Give the block and byte sizes of a type."""
-    return _TRAITS[ggml_type]
-
-
-def row_bytes(ggml_type: GgmlType, n: int) -> int:
-    """Give the bytes that a row of `n` elements takes.
-
-    Raises:
-        ValueError: `n` is negative or not a multiple of the type's block size.
-    """
-    stored = _TRAITS[ggml_type]
-    if n < 0 or n % stored.block_size:
-        raise ValueError(
-            f"{n} elements do not fill blocks of {stored.block_size} ({ggml_type.name})"
-        )
-    return n // stored.block_size * stored.type_bytes
 
 
 def library_path() -> Path | None:
@@ -131,7 +97,8 @@ def quantize(x: NDArray[np.float32], ggml_type: GgmlType) -> NDArray[np.uint8]:
 
     Raises:
         TypeError: `x` is not float32.
-        ValueError: `x` has not two dimensions, or its rows do not fill blocks.
+        ValueError: `x` has not two dimensions, its rows do not fill blocks, or the type is not one
+            of `WRITTEN`.
         MissingExtra: the type needs the engine's library, and it is not installed.
         EngineUnavailable: the library is there, but is of another kind.
 
@@ -143,13 +110,9 @@ def quantize(x: NDArray[np.float32], ggml_type: GgmlType) -> NDArray[np.uint8]:
         raise ValueError(f"quantize needs (n_rows, n_per_row), not shape {x.shape}")
     n_bytes = row_bytes(ggml_type, x.shape[1])
     x = np.ascontiguousarray(x)
-    in_numpy = _blocks.QUANTIZE.get(ggml_type.name)
+    require_quantizers({ggml_type})
+    in_numpy = ggml_type.name in _blocks.QUANTIZE
     library = None if in_numpy and numpy_is_forced() else _library()
-    if library is None and in_numpy is None:
-        raise MissingExtra(
-            f"quantising to {ggml_type.name} needs the engine's library",
-            hint="install it with `pip install 'llama-cpp-python>=0.3.36,<0.4'`",
-        )
     if x.size == 0:
         return np.empty((x.shape[0], n_bytes), np.uint8)
     if library is None:
@@ -168,12 +131,40 @@ def quantize(x: NDArray[np.float32], ggml_type: GgmlType) -> NDArray[np.uint8]:
     return out
 
 
+def require_quantizers(types: Collection[GgmlType]) -> None:
+    """Check that every one of these types can be stored here, before anything is begun.
+
+    Raises:
+        ValueError: one is not in `WRITTEN`.
+        MissingExtra: one needs the engine's library, and it is not installed.
+        EngineUnavailable: the library is there, but is of another kind.
+    """
+    unknown = [ggml_type.name for ggml_type in types if ggml_type not in WRITTEN]
+    if unknown:
+        raise ValueError(f"nothing is quantised to {', '.join(sorted(unknown))}")
+    needing = [ggml_type.name for ggml_type in types if ggml_type.name not in _blocks.QUANTIZE]
+    if needing and _library() is None:
+        names = ", ".join(sorted(needing))
+        raise MissingExtra(f"quantising to {names} needs the engine's library", hint=_INSTALL)
+
+
+def can_dequantize(ggml_type: GgmlType) -> bool:
+    """Say whether `dequantize` knows a type here."""
+    if ggml_type in NO_WAY_BACK:
+        return False
+    return ggml_type not in ENGINE_ONLY or _library() is not None
+
+
 def dequantize(blocks: NDArray[np.uint8], ggml_type: GgmlType, n: int) -> NDArray[np.float32]:
-    """Expand rows of stored blocks to float32, in numpy.
+    """Expand rows of stored blocks to float32.
+
+    The engine's own code where it is installed: it is what llama.cpp requantises with, 4 to 15
+    times as fast as gguf-py, and lets other threads run. Its functions are taken by their exported
+    names; `ggml_get_type_traits` has them too, in a struct whose layout is no promise.
 
     Args:
         blocks: shape (..., row_bytes(ggml_type, n)); may be read-only.
-        ggml_type: one of F32, F16, BF16, Q8_0, Q4_0, Q4_1.
+        ggml_type: any for which `can_dequantize` holds.
         n: elements of a row.
 
     Returns:
@@ -182,18 +173,43 @@ def dequantize(blocks: NDArray[np.uint8], ggml_type: GgmlType, n: int) -> NDArra
     Raises:
         TypeError: `blocks` is not uint8.
         ValueError: the last dimension is not a row of `n` elements, or the type is another one.
+        EngineUnavailable: the library is there, but is of another kind.
 
-    Source: `dequantize_row_*`, ggml-quants.c.
+    Source: `dequantize_row_*`, ggml-quants.h.
     """
     if blocks.dtype != np.uint8:
         raise TypeError(f"dequantize needs uint8, not {blocks.dtype}")
     n_bytes = row_bytes(ggml_type, n)
     if blocks.ndim == 0 or blocks.shape[-1] != n_bytes:
         raise ValueError(f"a row of {n} x {ggml_type.name} has {n_bytes} bytes, not {blocks.shape}")
-    if ggml_type.name not in _blocks.DEQUANTIZE:
-        known = ", ".join(_blocks.DEQUANTIZE)
-        raise ValueError(f"dequantize knows {known}, not {ggml_type.name}")
-    return _blocks.dequantize_rows(ggml_type.name, blocks, n)
+    shape = (*blocks.shape[:-1], n)
+    if ggml_type.name in _blocks.DEQUANTIZE:
+        return _blocks.dequantize_rows(ggml_type.name, blocks, n)
+    if not can_dequantize(ggml_type):
+        raise ValueError(f"dequantize does not know {ggml_type.name}")
+    library = None if numpy_is_forced() and ggml_type not in ENGINE_ONLY else _library()
+    if library is None:
+        return _dequantize_with_gguf(blocks, ggml_type).reshape(shape)
+    blocks = np.ascontiguousarray(blocks)
+    out = np.empty(shape, np.float32)
+    name = TYPES_BY_ID[ggml_type].name
+    to_float = library[f"dequantize_row_{name}"]
+    to_float.restype = None
+    to_float(
+        ctypes.c_void_p(blocks.ctypes.data),
+        ctypes.c_void_p(out.ctypes.data),
+        ctypes.c_int64(out.size),
+    )
+    return out
+
+
+def _dequantize_with_gguf(blocks: NDArray[np.uint8], ggml_type: GgmlType) -> NDArray[np.float32]:
+    from gguf import GGMLQuantizationType, quants
+
+    if blocks.size == 0:
+        return np.empty(0, np.float32)
+    with np.errstate(all="ignore"):  # scales that are no numbers are legal bits
+        return quants.dequantize(blocks.reshape(1, -1), GGMLQuantizationType(int(ggml_type)))
 
 
 @functools.cache
@@ -206,7 +222,6 @@ def _library() -> ctypes.CDLL | None:
     path = library_path()
     if path is None:
         return None
-    reinstall = "reinstall it with `pip install --force-reinstall 'llama-cpp-python>=0.3.36,<0.4'`"
     try:
         lib = ctypes.CDLL(str(path))
         lib.ggml_type_size.restype = ctypes.c_size_t
@@ -215,18 +230,19 @@ def _library() -> ctypes.CDLL | None:
         quantize_init = lib.ggml_quantize_init
     except (OSError, AttributeError) as err:
         raise EngineUnavailable(
-            f"cannot use the library: {err}", path=path, hint=reinstall
+            f"cannot use the library: {err}", path=path, hint=_REINSTALL
         ) from err
     count, pointer = ctypes.c_int64, ctypes.c_void_p
     quantize_chunk.argtypes = [ctypes.c_int, pointer, pointer, count, count, count, pointer]
     quantize_chunk.restype = ctypes.c_size_t
-    for ggml_type, ours in _TRAITS.items():
+    for ggml_type, ours in TRAITS.items():
         theirs = TypeTraits(lib.ggml_blck_size(ggml_type), lib.ggml_type_size(ggml_type))
         if theirs != ours:
             raise EngineUnavailable(
-                f"{ggml_type.name} is {theirs} there, {ours} here", path=path, hint=reinstall
+                f"{ggml_type.name} is {theirs} there, {ours} here", path=path, hint=_REINSTALL
             )
-        # Builds the tables some types need; ggml does it under a lock, here no thread waits for it.
-        quantize_init(int(ggml_type))
+        if ggml_type in WRITTEN:
+            # Builds the tables some types need; ggml does it under a lock, here no thread waits.
+            quantize_init(int(ggml_type))
     log.info("quantisers: %s", path.name)
     return lib

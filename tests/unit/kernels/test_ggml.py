@@ -15,7 +15,8 @@ from edgellm.kernels import _blocks, ggml
 from edgellm.kernels.ggml import GgmlType
 
 IN_NUMPY = [GgmlType[name] for name in _blocks.QUANTIZE]
-BACK = [GgmlType[name] for name in _blocks.DEQUANTIZE]
+BACK = [ggml_type for ggml_type in GgmlType if ggml.can_dequantize(ggml_type)]
+NOT_IN_GGUF = {GgmlType.Q1_0, GgmlType.Q2_0}
 
 
 @pytest.fixture
@@ -79,21 +80,59 @@ def test_not_a_number_stays_one(engine: None, ggml_type: GgmlType) -> None:
     np.testing.assert_array_equal(expected, _blocks.quantize_rows(ggml_type.name, x))
 
 
-@pytest.mark.parametrize("ggml_type", GgmlType, ids=lambda t: t.name)
+@pytest.mark.parametrize("ggml_type", sorted(ggml.WRITTEN), ids=lambda t: t.name)
 def test_our_sizes_are_the_engines(ggml_type: GgmlType) -> None:
-    """Every type edgellm names is quantised into as many bytes as `row_bytes` says."""
+    """Every type edgellm writes is quantised into as many bytes as `row_bytes` says."""
     x = np.random.default_rng(5).normal(size=(3, 512)).astype(np.float32)
     assert ggml.quantize(x, ggml_type).shape == (3, ggml.row_bytes(ggml_type, 512))
 
 
-@pytest.mark.parametrize("ggml_type", BACK, ids=lambda t: t.name)
-def test_blocks_expand_as_gguf_expands_them(ggml_type: GgmlType) -> None:
-    """Any bytes at all, NaN scales included, give the values of gguf-py's reader."""
-    n_bytes = ggml.row_bytes(ggml_type, 64)
-    blocks = np.random.default_rng(9).integers(0, 256, (2000, n_bytes), dtype=np.uint8)
-    with np.errstate(invalid="ignore"):
+def any_blocks(ggml_type: GgmlType) -> tuple[np.ndarray, int]:
+    """Make 500 rows of random bytes, scales that are no numbers included, and their length."""
+    n = 2 * ggml.traits(ggml_type).block_size
+    n_bytes = ggml.row_bytes(ggml_type, n)
+    return np.random.default_rng(9).integers(0, 256, (500, n_bytes), dtype=np.uint8), n
+
+
+@pytest.mark.parametrize("ggml_type", [t for t in BACK if t not in NOT_IN_GGUF])
+def test_blocks_expand_as_gguf_expands_them(engine: None, ggml_type: GgmlType) -> None:
+    """Any bytes at all give the bits of gguf-py's reader, in every type the engine runs."""
+    blocks, n = any_blocks(ggml_type)
+    with np.errstate(all="ignore"):
         expected = quants.dequantize(blocks, quants.GGMLQuantizationType(int(ggml_type)))
-    np.testing.assert_array_equal(expected, ggml.dequantize(blocks, ggml_type, 64))
+    np.testing.assert_array_equal(expected, ggml.dequantize(blocks, ggml_type, n))
+
+
+@pytest.mark.parametrize("ggml_type", [GgmlType.Q8_0, GgmlType.Q4_K, GgmlType.IQ4_NL])
+def test_without_an_engine_blocks_expand_the_same(
+    monkeypatch: pytest.MonkeyPatch, ggml_type: GgmlType
+) -> None:
+    """gguf-py does what the library does."""
+    blocks, n = any_blocks(ggml_type)
+    expected = ggml.dequantize(blocks, ggml_type, n)
+    monkeypatch.setattr(ggml, "_library", lambda: None)
+    np.testing.assert_array_equal(expected, ggml.dequantize(blocks, ggml_type, n))
+    assert ggml.dequantize(blocks[:0], ggml_type, n).shape == (0, n)
+
+
+def test_what_has_no_way_back_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integers and the types of half-done arithmetic never, two types only with the engine."""
+    never = {t.name for t in GgmlType if not ggml.can_dequantize(t)}
+    assert never == {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+    monkeypatch.setattr(ggml, "_library", lambda: None)
+    assert not any(ggml.can_dequantize(t) for t in NOT_IN_GGUF)
+    with pytest.raises(ValueError, match="does not know Q1_0"):
+        ggml.dequantize(np.zeros((1, 18), np.uint8), GgmlType.Q1_0, 128)
+
+
+@pytest.mark.parametrize("ggml_type", sorted(NOT_IN_GGUF))
+def test_one_and_two_bits_expand_to_their_few_values(ggml_type: GgmlType) -> None:
+    """What gguf-py does not know has as many values as bits allow, times the block's scale."""
+    size = ggml.traits(ggml_type).block_size
+    blocks = np.random.default_rng(2).integers(0, 256, (50, 18), dtype=np.uint8)
+    blocks[:, :2] = np.array([1.0], "<f2").view(np.uint8)
+    found = set(ggml.dequantize(blocks, ggml_type, size).ravel().tolist())
+    assert found == ({-1.0, 1.0} if ggml_type is GgmlType.Q1_0 else {-1.0, 0.0, 1.0, 2.0})
 
 
 @pytest.mark.parametrize("ggml_type", [GgmlType.Q8_0, GgmlType.Q4_0, GgmlType.Q4_1])
@@ -128,8 +167,8 @@ def test_without_an_engine_other_types_name_the_install(without_engine: None) ->
 
 def test_a_library_with_other_sizes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ggml whose blocks differ from ours would write nonsense, so it is not used."""
-    wrong = {**ggml._TRAITS, GgmlType.Q8_0: ggml.TypeTraits(32, 36)}
-    monkeypatch.setattr(ggml, "_TRAITS", wrong)
+    wrong = {**ggml.TRAITS, GgmlType.Q8_0: ggml.TypeTraits(32, 36)}
+    monkeypatch.setattr(ggml, "TRAITS", wrong)
     ggml._library.cache_clear()
     with pytest.raises(EngineUnavailable, match=r"Q8_0 is TypeTraits.*34.*36"):
         ggml._library()
@@ -152,8 +191,10 @@ def test_wrong_input_is_refused() -> None:
         ggml.dequantize(np.zeros((1, 34), np.int8), GgmlType.Q8_0, 32)
     with pytest.raises(ValueError, match="has 34 bytes"):
         ggml.dequantize(np.zeros((1, 33), np.uint8), GgmlType.Q8_0, 32)
-    with pytest.raises(ValueError, match="not Q4_K"):
-        ggml.dequantize(np.zeros((1, 144), np.uint8), GgmlType.Q4_K, 256)
+    with pytest.raises(ValueError, match="not know Q8_K"):
+        ggml.dequantize(np.zeros((1, 292), np.uint8), GgmlType.Q8_K, 256)
+    with pytest.raises(ValueError, match="nothing is quantised to IQ2_XXS"):
+        ggml.quantize(np.zeros((1, 256), np.float32), GgmlType.IQ2_XXS)
 
 
 def test_no_rows_are_no_bytes() -> None:
