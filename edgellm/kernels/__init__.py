@@ -10,12 +10,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgellm.kernels import _choice, _numpy
+from edgellm.kernels._casts import bf16_to_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
+from edgellm.kernels._codec import (
+    Packed,
+    PackedShapes,
+    pack_channels,
+    pack_tokens,
+    packed_shapes,
+    unpack_channels,
+    unpack_tokens,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["available_isas", "isa", "transpose_f16"]
+__all__ = [
+    "Packed",
+    "PackedShapes",
+    "available_isas",
+    "bf16_to_f16",
+    "bf16_to_f32",
+    "f16_to_f32",
+    "f32_to_bf16",
+    "f32_to_f16",
+    "isa",
+    "pack_channels",
+    "pack_tokens",
+    "packed_shapes",
+    "transpose_f16",
+    "unpack_channels",
+    "unpack_tokens",
+]
 
 
 def isa() -> str:

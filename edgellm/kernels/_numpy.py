@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,10 +26,10 @@ def check_transpose(x: NDArray[np.uint16], out: NDArray[np.uint16] | None) -> ND
         TypeError: `x` or `out` is not a uint16 array in this machine's byte order.
         ValueError: a shape or a stride of `out` does not fit, or the two share memory.
     """
-    _check_matrix("x", x)
+    check_matrix("x", x)
     if out is None:
         return np.empty((x.shape[1], x.shape[0]), np.uint16)
-    _check_matrix("out", out)
+    check_matrix("out", out)
     if out.shape != (x.shape[1], x.shape[0]):
         expected = (x.shape[1], x.shape[0])
         raise ValueError(f"out has shape {out.shape}; x of {x.shape} needs {expected}")
@@ -51,9 +51,17 @@ def transpose_f16(x: NDArray[np.uint16], out: NDArray[np.uint16]) -> None:
     np.copyto(out, x.T)
 
 
-def _check_matrix(name: str, array: NDArray[np.uint16]) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint16:
-        kind = getattr(array, "dtype", type(array).__name__)
-        raise TypeError(f"{name} must be an array of uint16, not {kind}; use `.view(np.uint16)`")
+def check_matrix(name: str, array: NDArray[Any], dtype: type[np.generic] = np.uint16) -> None:
+    """Refuse what is not a matrix of `dtype` in this machine's byte order.
+
+    Raises:
+        TypeError: not an array, or of another dtype.
+        ValueError: not two dimensions.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype != dtype:
+        kind, wanted = getattr(array, "dtype", type(array).__name__), np.dtype(dtype).name
+        raise TypeError(
+            f"{name} must be an array of {wanted}, not {kind}; use `.view(np.{wanted})`"
+        )
     if array.ndim != 2:
         raise ValueError(f"{name} must have two dimensions, not shape {array.shape}")
