@@ -6,13 +6,14 @@ closes in order; a second one breaks off at once.
 
 from __future__ import annotations
 
+import signal
 import sys
-import threading
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from edgellm.cli import render
+from edgellm.cli import render, streams
 from edgellm.cli.interrupts import interrupts
+from edgellm.cli.rewritten import RewrittenLine
 from edgellm.core import Done, Failure, Token
 from edgellm.errors import EngineFailed
 
@@ -29,15 +30,12 @@ class Status:
     """A line on stderr that says what is being waited for; only on a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._shown = ""
-        self._on = not quiet and sys.stderr is not None and sys.stderr.isatty()
+        self._on = not quiet and streams.is_terminal(sys.stderr)
+        self._line = RewrittenLine(on=False if quiet else None)
 
     def show(self, text: str) -> None:
         """Replace the line by `text`; "" takes it away."""
-        if self._on and text != self._shown:
-            # Spaces, not an escape sequence: a dumb terminal understands them too.
-            render.write_err_raw("\r" + " " * len(self._shown) + "\r" + text)
-            self._shown = text
+        self._line.show(text)
 
     def note(self, text: str) -> None:
         """Write a line that stays."""
@@ -55,16 +53,15 @@ def open_model(path: Path, options: SessionOptions, status: Status) -> Session:
     from edgellm.runtime.local import open_session
 
     status.show(f"loading {path.name}")
-    # A KeyboardInterrupt inside a library's callback would be lost: the flag is not.
-    interrupted = threading.Event()
+    # A KeyboardInterrupt inside a library's callback would be lost: a note is not.
     try:
-        with interrupts(interrupted.set):
+        with interrupts(lambda: None) as asked:
             session = open_session(path, options)
     finally:
         status.show("")
-    if interrupted.is_set():
+    if asked.signal is not None:
         session.close()
-        raise KeyboardInterrupt
+        raise asked.error()
     return session
 
 
@@ -76,11 +73,12 @@ def stream_answer(
     Raises:
         EngineFailed: the stream ended without saying how.
         StdoutClosed: nobody reads the answer any more; the stream is closed.
+        Terminated: SIGTERM ended it; what there was of the answer is shown.
     """
     last: Event | None = None
     events = session.stream(request)
     try:
-        with interrupts(session.cancel):
+        with interrupts(session.cancel) as asked:
             status.show("reading the prompt")
             for event in events:
                 status.show("")
@@ -90,6 +88,8 @@ def stream_answer(
         status.show("")
         if isinstance(events, Generator):
             events.close()
+    if asked.signal == signal.SIGTERM:
+        raise asked.error()
     if isinstance(last, (Done, Failure)):
         return last
     raise EngineFailed("the answer broke off without an end")

@@ -25,9 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         _fill_closed_streams()
-        from edgellm.cli.commands import run_command
+        from edgellm.cli import streams
+        from edgellm.cli.interrupts import EXIT_TERMINATED, Terminated, orderly_end
 
-        return run_command(sys.argv[1:] if arguments is None else list(arguments))
+        streams.prepare(sys.stdout, sys.stderr)
+        try:
+            with orderly_end():
+                from edgellm.cli.commands import run_command
+
+                return run_command(sys.argv[1:] if arguments is None else list(arguments))
+        except Terminated:
+            return EXIT_TERMINATED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from edgellm.cli.interrupts import Terminated
 from edgellm.cli.options import AnswerOptions, with_options
 from edgellm.cli.run import ModelArgument  # noqa: TC001  # typer reads the annotations at run time
 from edgellm.cli.variables import HISTORY_VARIABLE, history_variable
@@ -103,6 +104,8 @@ class Chat:
         while True:
             try:
                 text = read_turn(self._lines)
+            except Terminated:
+                raise
             except KeyboardInterrupt:
                 if interrupted or not self._lines.interactive:
                     render.write_err("\n")

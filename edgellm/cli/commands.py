@@ -13,6 +13,7 @@ import typer
 
 from edgellm import __version__
 from edgellm.cli import chat, convert, info, render, run, snapshots
+from edgellm.cli.interrupts import Terminated
 from edgellm.errors import (
     EXIT_BAD_INPUT,
     EXIT_DOES_NOT_FIT,
@@ -143,6 +144,8 @@ def _guarded(arguments: Sequence[str], *, as_json: bool) -> int:
         if isinstance(err.__context__, BrokenPipeError):
             raise render.StdoutClosed from err
         raise
+    except Terminated:
+        raise
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     else:
@@ -159,14 +162,12 @@ def _usage_error(err: BaseException) -> EdgeLLMError:
     return UsageError(message.rstrip("."), hint=f"run `{command} --help`")
 
 
-class _Plain(logging.Formatter):
+class _Plain(logging.Handler):
     """Makes what the library logs look like the rest of stderr."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.lower()}: {record.getMessage()}"
+    def emit(self, record: logging.LogRecord) -> None:
+        render.labelled(record.levelname.lower(), record.getMessage())
 
 
 def _plain_logging() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_Plain())
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.basicConfig(handlers=[_Plain()], level=logging.WARNING)

@@ -94,6 +94,7 @@ class TerminalLines:
             return None
         except UnicodeDecodeError as err:
             raise UsageError(f"the line is not UTF-8 at byte offset {err.start}") from err
+        line = typed_text(line)
         if line.strip():
             self._typed.append(line.replace("\n", " "))
         return line
@@ -110,6 +111,18 @@ class TerminalLines:
         except (OSError, EdgeLLMError) as err:  # no reason to fail a chat that went well
             render.warning(f"the history was not kept: {err}")
         self._typed.clear()
+
+
+def typed_text(line: str) -> str:
+    """Return a typed line as text: where the locale is ASCII, its bytes are UTF-8 all the same.
+
+    Raises:
+        UsageError: they are not.
+    """
+    try:
+        return line.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeDecodeError as err:
+        raise UsageError(f"the line is not UTF-8 at byte offset {err.start}") from err
 
 
 def read_history(path: Path) -> list[str]:

@@ -1,17 +1,17 @@
 """Progress of long work on stderr: one line that rewrites itself, or a line for each tenth.
 
-On a terminal the line carries a bar, the rate and the time left; elsewhere a log gets ten lines.
+On a terminal the line carries a bar, the rate and the time left; elsewhere, and on a terminal that
+cannot rewrite a line, ten lines.
 Nothing of it is coloured, so `NO_COLOR` has nothing to turn off.
 """
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 from edgellm.cli import render
+from edgellm.cli.rewritten import RewrittenLine
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -36,19 +36,16 @@ class ByteProgress:
         self._verb = verb
         self._quiet = quiet
         self._clock = clock
-        if terminal is None:
-            terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._terminal = terminal
+        self._line = RewrittenLine(on=terminal)
         self._start_s = clock()
         self._drawn_s = float("-inf")
-        self._drawn = ""
         self._tenth = 0
 
     def __call__(self, done_bytes: int, total_bytes: int) -> None:
         """Show that `done_bytes` of `total_bytes` are done."""
         if self._quiet or total_bytes <= 0:
             return
-        if not self._terminal:
+        if not self._line.on:
             tenth = done_bytes * _TENTH // total_bytes
             if tenth > self._tenth:
                 self._tenth = tenth
@@ -59,19 +56,11 @@ class ByteProgress:
             self._drawn_s = now_s
             filled = _BAR_WIDTH * done_bytes // total_bytes
             bar = "#" * filled + "." * (_BAR_WIDTH - filled)
-            self._draw(f"{self._verb} [{bar}] {self._figures(done_bytes, total_bytes)}")
+            self._line.show(f"{self._verb} [{bar}] {self._figures(done_bytes, total_bytes)}")
 
     def close(self) -> None:
         """Take the line away."""
-        if self._drawn:
-            self._draw("")
-            render.write_err_raw("\r")
-
-    def _draw(self, text: str) -> None:
-        # A line that wraps could not be rewritten.
-        text = text[: shutil.get_terminal_size().columns - 1]
-        render.write_err_raw("\r" + text.ljust(len(self._drawn)))
-        self._drawn = text
+        self._line.show("")
 
     def _figures(self, done_bytes: int, total_bytes: int) -> str:
         passed_s = self._clock() - self._start_s

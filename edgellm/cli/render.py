@@ -1,7 +1,8 @@
 """What reaches the terminal: every line that the command line prints goes through here.
 
-Results go to stdout and all else to stderr. On a terminal no control character of a model, a file
-or a path is sent on, so that none of them can move the cursor or rename the window.
+Results go to stdout and all else to stderr. No control character of a model, a file or a path
+reaches a terminal or stderr, so that none can move the cursor, rename the window or turn the
+reading order; an answer in a pipe or a file, and JSON, is what the model wrote.
 
 An error that ends a command has its hint in a paragraph of its own. What is one text by nature, an
 event of a stream and a warning, has the hint behind a semicolon: an event carries no more.
@@ -12,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
-from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from edgellm.cli import streams
 from edgellm.core import Failure, Switch, Token, Warn, event_to_wire
 
 if TYPE_CHECKING:
@@ -23,12 +26,10 @@ if TYPE_CHECKING:
     from edgellm.core import Event
     from edgellm.errors import EdgeLLMError
 
-_KEPT: Final = "\n\t"
-_CONTROLS: Final = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(0x20), *range(0x7F, 0xA0))
-    if chr(code) not in _KEPT
-}
+_LINE_END: Final = re.compile(r"\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+_HALF_PAIR: Final = re.compile(
+    r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f]"
+)
 
 
 class StdoutClosed(Exception):  # a reader that has enough is no error
@@ -52,38 +53,45 @@ def write_out(text: str) -> None:
     if sys.stdout is None:
         raise StdoutClosed
     try:
-        sys.stdout.write(_safe(text, sys.stdout))
+        if streams.is_terminal(sys.stdout):
+            text = streams.without_controls(text)
+        sys.stdout.write(streams.encodable(streams.as_text(text), sys.stdout))
         sys.stdout.flush()
     except OSError as err:
         silence_stdout()
-        if isinstance(err, BrokenPipeError):
+        if streams.is_closed_pipe(err):
             raise StdoutClosed from err
         raise OSError(err.errno, err.strerror, "stdout") from err
 
 
 def write_err(text: str) -> None:
-    """Write to stderr at once; a closed stderr is no reason to fail."""
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(_safe(text, sys.stderr))
-            sys.stderr.flush()
+    """Write to stderr at once, without control characters; a closed one is no reason to fail."""
+    write_err_raw(streams.without_controls(text))
 
 
 def write_err_raw(text: str) -> None:
     """Write our own control characters to stderr, such as the return of a progress line."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(text)
+            sys.stderr.write(streams.encodable(streams.as_text(text), sys.stderr))
             sys.stderr.flush()
 
 
 def json_line(value: Mapping[str, Any]) -> None:
-    """Write one JSON object as a line; ASCII, as U+2028 would end a line for some readers."""
-    write_out(json.dumps(value, ensure_ascii=True) + "\n")
+    """Write one JSON object as a line; ASCII, as U+2028 would end a line for some readers.
+
+    Bytes of a file's name that are not UTF-8 are shown as elsewhere: many readers of JSON refuse
+    half a surrogate pair.
+    """
+    line = json.dumps(value, ensure_ascii=True)
+    if _HALF_PAIR.search(line):
+        line = json.dumps(_with_text(value), ensure_ascii=True)
+    write_out(line + "\n")
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:
     """Write rows of text in columns wide enough for each; the first row is the heading."""
+    rows = [[streams.one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -91,22 +99,27 @@ def table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def facts(pairs: Sequence[tuple[str, str]], *, to_stderr: bool = False) -> None:
-    """Write `label: value` lines, the values in one column."""
+    """Write `label: value` lines, the values in one column; a value is one line, whatever it holds."""
     width = max(len(label) for label, _ in pairs) + 1
-    lines = "".join(f"{label + ':':<{width}} {value}\n" for label, value in pairs)
+    lines = "".join(f"{label + ':':<{width}} {streams.one_line(value)}\n" for label, value in pairs)
     (write_err if to_stderr else write_out)(lines)
 
 
 def warning(message: str) -> None:
     """Write a warning as one line on stderr."""
-    write_err(f"warning: {_one_line(message)}\n")
+    labelled("warning", message)
+
+
+def labelled(label: str, message: str) -> None:
+    """Write `label: message` as one line on stderr."""
+    write_err(f"{label}: {_one_line(message)}\n")
 
 
 def error(message: str, hint: str = "") -> None:
     """Write an error as one line on stderr and, after a blank one, what to do about it."""
-    write_err(f"error: {_one_line(message)}\n")
+    labelled("error", message)
     if hint:
-        write_err(f"\nhint: {hint}\n")
+        write_err(f"\nhint: {_one_line(hint)}\n")
 
 
 def report(err: EdgeLLMError, *, as_json: bool) -> None:
@@ -114,7 +127,10 @@ def report(err: EdgeLLMError, *, as_json: bool) -> None:
 
     The error stays what went wrong even when stdout cannot be written: it was told on stderr.
     """
-    error(str(err).removesuffix(f"; {err.hint}"), err.hint)
+    message = str(err).removesuffix(f"; {err.hint}")
+    if err.path:  # shown whole: a line end in a name is no line end of the message
+        message = message.replace(err.path, streams.one_line(err.path))
+    error(message, err.hint)
     if as_json:
         with contextlib.suppress(StdoutClosed, OSError):
             json_line(event_to_wire(failure_of(err)))
@@ -181,12 +197,15 @@ def printer(*, as_json: bool) -> Printer:
     return JsonPrinter() if as_json else TextPrinter()
 
 
-def _safe(text: str, stream: TextIO) -> str:
-    if stream.isatty():
-        text = text.translate(_CONTROLS)
-    encoding = stream.encoding or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
-
-
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Join lines of a message; a library may report in several."""
+    return streams.one_line(_LINE_END.sub(" ", text).strip())
+
+
+def _with_text(value: Any) -> Any:
+    """Return a JSON value in which every string is text."""
+    if isinstance(value, str):
+        return streams.as_text(value)
+    if isinstance(value, dict):
+        return {streams.as_text(str(key)): _with_text(item) for key, item in value.items()}
+    return [_with_text(item) for item in value] if isinstance(value, (list, tuple)) else value
