@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 ALIGNMENT: Final = 32
 _MAGIC_AND_VERSION: Final = b"GGUF" + struct.pack("<I", 3)
 # What the lists hold: an empty one cannot tell, and engines refuse another element type.
-LISTS: Final[dict[str, type[int | str]]] = {
+LISTS: Final[dict[str, type[int | float | str]]] = {
     "tokenizer.ggml.tokens": str,
+    "tokenizer.ggml.scores": float,
     "tokenizer.ggml.token_type": int,
     "tokenizer.ggml.merges": str,
     "tokenizer.chat_templates": str,
@@ -44,7 +45,7 @@ def pack_head(
 
     Args:
         key_values: metadata in file order. `int` becomes uint32 (uint64 when it must), `float`
-            float32, a list an array of what `LISTS` says of its key (numbers as int32).
+            float32, a list an array of what `LISTS` says of its key (int32, float32 or strings).
         tensors: (name, shape with rows first, ggml type, bytes) in file order.
 
     Raises:
@@ -86,7 +87,11 @@ def _pack_value(head: bytearray, value: bool | float | str) -> None:
         head += struct.pack("<I", _STRING) + _string(value)
 
 
-def _pack_list(head: bytearray, value: list[int] | list[str], kind: type[int | str] | None) -> None:
+def _pack_list(
+    head: bytearray,
+    value: list[int] | list[float] | list[str],
+    kind: type[int | float | str] | None,
+) -> None:
     if kind is None or not all(isinstance(item, kind) for item in value):
         raise TypeError(f"not a list of {kind.__name__ if kind else 'a declared kind'}")
     if kind is str:
@@ -96,10 +101,11 @@ def _pack_list(head: bytearray, value: list[int] | list[str], kind: type[int | s
             head += len(raw).to_bytes(8, "little")
             head += raw
     else:
-        numbers = array.array("i", [int(item) for item in value])
+        code, element = ("i", _INT32) if kind is int else ("f", _FLOAT32)
+        numbers = array.array(code, value)
         if sys.byteorder == "big":
             numbers.byteswap()
-        head += struct.pack("<IIQ", _ARRAY, _INT32, len(value)) + numbers.tobytes()
+        head += struct.pack("<IIQ", _ARRAY, element, len(value)) + numbers.tobytes()
 
 
 def _string(text: str) -> bytes:

@@ -196,12 +196,7 @@ def _key_values(
         values[f"{recipe.gguf_architecture}.{key}"] = value
     values["general.file_type"] = file_type
     values["general.quantization_version"] = 2
-    values["tokenizer.ggml.model"] = "gpt2"
-    values["tokenizer.ggml.pre"] = vocabulary.pre
-    values["tokenizer.ggml.tokens"] = vocabulary.texts
-    values["tokenizer.ggml.token_type"] = vocabulary.kinds
-    values["tokenizer.ggml.merges"] = vocabulary.merges
-    return values
+    return values | vocabulary.key_values()
 
 
 def _licence(card: Path) -> str | None:

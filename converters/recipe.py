@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .spec import Config, ModelSpec
 
-    KeyValues = dict[str, bool | int | float | str | list[int] | list[str]]
+    KeyValues = dict[str, bool | int | float | str | list[int] | list[float] | list[str]]
 
 
 class Transform(Enum):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .added_tokens import AddedToken
+    from .recipe import KeyValues
 
 MAX_TOKEN_BYTES = 1 << 16
 
@@ -55,6 +56,16 @@ class Vocabulary:
     post_processor: Any
     ids: Mapping[str, int]
     warnings: tuple[str, ...]
+
+    def key_values(self) -> KeyValues:
+        """Return the vocabulary's `tokenizer.ggml` metadata, in file order."""
+        return {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": self.pre,
+            "tokenizer.ggml.tokens": self.texts,
+            "tokenizer.ggml.token_type": self.kinds,
+            "tokenizer.ggml.merges": self.merges,
+        }
 
 
 def read_vocabulary(folder: Path, n_vocab: int) -> Vocabulary:
