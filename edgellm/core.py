@@ -32,10 +32,18 @@ class Mode(str, enum.Enum):
 
 
 class Tier(str, enum.Enum):
-    """How a prefix snapshot is kept. `exact` promises the same bits as a prefill."""
+    """How a prefix snapshot is kept, the most exact way first.
+
+    `exact` promises the same bits as a prefill. The others round keys and values to so many bits;
+    with them, too, every run gives the same answer, for the first one rounds as well.
+    """
 
     OFF = "off"
     EXACT = "exact"
+    Q8 = "q8"
+    Q6 = "q6"
+    Q5 = "q5"
+    Q4 = "q4"
 
 
 def _number(name: str, value: object, low: float, high: float) -> None:

@@ -153,7 +153,7 @@ def _row(entry: SnapshotInfo) -> tuple[str, ...]:
     # Two files of one name differ in the hash of their content.
     model = f"{entry.field('name')} {entry.field('model')[:_SHOWN_KEY]}".strip()
     made = _day(entry.created_s)
-    return (entry.key[:_SHOWN_KEY], str(entry.n_tokens), size, made, entry.tier, model)
+    return (entry.key[:_SHOWN_KEY], str(entry.n_tokens), size, made, entry.tier.value, model)
 
 
 def _day(unix_s: int) -> str:
@@ -173,7 +173,7 @@ def _plain(entry: SnapshotInfo) -> dict[str, Any]:
         "n_tokens": entry.n_tokens,
         "n_bytes": entry.n_bytes,
         "created_s": entry.created_s,
-        "tier": entry.tier,
+        "tier": entry.tier.value,
         "fields": dict(entry.fields),
     }
 

@@ -98,7 +98,11 @@ class LocalSession:
         block = engine.snapshot_block()
         kept = None if block or self.options.snapshot is Tier.OFF else store
         self._prefiller = Prefiller(
-            engine, kept, off_reason=block or "asked", min_tokens=min_snapshot_tokens
+            engine,
+            kept,
+            tier=self.options.snapshot,
+            off_reason=block or "asked",
+            min_tokens=min_snapshot_tokens,
         )
         self._writer = SnapshotWriter(kept) if kept else None
         self._warnings = self._opening_warnings(block)

@@ -1,7 +1,8 @@
 """Prefill: get a prompt into the engine's memory, from what is live, from disk, or by decoding.
 
 One canonical split: the prompt is decoded in two segments cut at its boundary, always. Snapshots
-off, a cold run and a warm run then make the same calls after the boundary on the same bits.
+off, a cold run and a warm run then make the same calls after the boundary on the same bits. Where a
+tier rounds, the cold run goes on from the rounded memory as well.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live, Prompt
     from edgellm.store.snapshots import SnapshotStore
-    from edgellm.store.state import Fingerprint, KVState
+    from edgellm.store.state import Fingerprint, KVState, PackedState
 
 MIN_SNAPSHOT_TOKENS: Final = 128
 """Shorter prefixes are decoded faster than the file is worth: a few ms against its bytes on disk."""
@@ -35,12 +36,12 @@ class Unsaved:
     Attributes:
         fingerprint: of the engine when it was captured.
         tokens: the prefix.
-        state: the memory after exactly these tokens.
+        state: the memory after exactly these tokens, as its tier keeps it.
     """
 
     fingerprint: Fingerprint
     tokens: tuple[int, ...]
-    state: KVState
+    state: KVState | PackedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Prefiller:
     Args:
         engine: whose context is reserved.
         store: where snapshots lie, or None when they are off.
+        tier: how they are kept, and the coarsest that is read.
         off_reason: why they are off.
         min_tokens: the shortest prefix that is kept.
     """
@@ -79,11 +81,14 @@ class Prefiller:
         engine: Engine,
         store: SnapshotStore | None,
         *,
+        tier: Tier = Tier.EXACT,
         off_reason: str = "asked",
         min_tokens: int = MIN_SNAPSHOT_TOKENS,
     ) -> None:
         self._engine = engine
         self._store = store
+        self._tier = tier
+        self._held = Tier.EXACT  # the tier whose numbers are in the memory, up to the boundary
         self._off = SnapshotUse(Tier.OFF.value, "", f"off: {off_reason}")
         self._min_tokens = min_tokens
 
@@ -101,12 +106,13 @@ class Prefiller:
             use = self._use("live: same prefix")
             return self._decode_rest(prompt, prompt.n_prefix, use)
         self._engine.truncate(0)
+        self._held = Tier.EXACT
         if not prompt.n_prefix:
             return self._decode_rest(prompt, 0, self._use("no stable prefix"))
         return self._from_boundary(prompt)
 
     def _use(self, reason: str, key: str = "") -> SnapshotUse:
-        return self._off if self._store is None else SnapshotUse(Tier.EXACT.value, key, reason)
+        return self._off if self._store is None else SnapshotUse(self._held.value, key, reason)
 
     def _from_boundary(self, prompt: Prompt) -> Prefilled:
         prefix = prompt.tokens[: prompt.n_prefix]
@@ -145,31 +151,44 @@ class Prefiller:
         """Restore the prefix if the store has it; return the reason phrase either way."""
         from edgellm.store.snapshots import Miss
 
-        found = store.lookup(fingerprint, prefix)
+        found = store.lookup(fingerprint, prefix, self._tier)
         if isinstance(found, Miss):
             return f"miss: {found.reason}"
         try:
             self._engine.restore(found.state)
         except SnapshotIncompatible as err:
             return f"miss: {err.message}"
+        self._held = found.info.tier
         changed = "; ".join(found.soft_changes)
         return f"hit, rounding may differ ({changed})" if changed else "hit"
 
-    def _settle(self, prefix: tuple[int, ...], *, wanted: bool) -> KVState | None:
-        """Copy the state out at the boundary, and back in where a warm run's would lie elsewhere."""
+    def _settle(self, prefix: tuple[int, ...], *, wanted: bool) -> KVState | PackedState | None:
+        """Copy the state out at the boundary, and back in where a warm run's would be another."""
         moves = self._engine.restore_moves
         if not (wanted or moves) or self._engine.snapshot_block():
             return None
         try:
             state = self._engine.capture()
-            if moves:
+            kept = self._round(state) if wanted else state
+            if kept is state and moves:
                 self._engine.restore(state)
         except (SnapshotIncompatible, MemoryError):
             if self._engine.position != len(prefix):
                 self._engine.truncate(0)
                 self._engine.decode(prefix)
             return None
-        return state if wanted else None
+        return kept if wanted else None
+
+    def _round(self, state: KVState) -> KVState | PackedState:
+        """Pack a state as the tier keeps it, and go on from what a reader will unpack."""
+        from edgellm.store.codec import pack_state, unpack_state
+        from edgellm.store.state import PackedState
+
+        kept = pack_state(state, self._tier)
+        if isinstance(kept, PackedState):
+            self._engine.restore(unpack_state(kept))
+            self._held = kept.tier
+        return kept
 
     def _decode_rest(self, prompt: Prompt, reused: int, use: SnapshotUse) -> Prefilled:
         started = perf_counter()

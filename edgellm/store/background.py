@@ -14,9 +14,10 @@ from edgellm.store.snapshots import Skipped
 if TYPE_CHECKING:
     from edgellm.store.names import TokenIds
     from edgellm.store.snapshots import Saved, SnapshotStore
-    from edgellm.store.state import Fingerprint, KVState
+    from edgellm.store.state import Fingerprint, KVState, PackedState
 
-    Job = tuple[Fingerprint, TokenIds, KVState]
+    AnyState = KVState | PackedState
+    Job = tuple[Fingerprint, TokenIds, AnyState]
 
 EXIT_WAIT_S: Final = 2.0
 
@@ -56,7 +57,7 @@ class SnapshotWriter:
         with self._changed:
             return self._changed.wait_for(lambda: self._job is None, timeout_s)
 
-    def submit(self, fingerprint: Fingerprint, tokens: TokenIds, state: KVState) -> bool:
+    def submit(self, fingerprint: Fingerprint, tokens: TokenIds, state: AnyState) -> bool:
         """Hand over a state to be saved; neither it nor `tokens` may change from now on.
 
         Returns:

@@ -12,9 +12,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
 from edgellm.store.fields import MAX_NUMBER, TEXT, Fields
 from edgellm.store.state import Fingerprint
+from edgellm.store.tiers import EXACTNESS, FEATURES, TIER_NAMES, exactness, features
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,13 +24,10 @@ if TYPE_CHECKING:
     from edgellm.store.state import PartKind, Role
 
 FORMAT: Final = 1
-TIER: Final = "exact"
-EXACTNESS: Final = "bits"
-"""What tier `exact` promises: the very bits that were captured."""
-
 RESERVED: Final = ("parent", "cipher", "signature")
 KINDS: Final = ("dense", "window", "opaque")
 ROLES: Final = ("K", "V", "blob")
+STORED: Final = ("exact", "packed")
 _HEX32: Final = re.compile(r"[0-9a-f]{32}")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -54,17 +53,25 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class SectionRow:
-    """Where the keys or values of one layer lie; the fields are those of `Section`."""
+    """Where the keys or values of one layer lie; the fields are those of `Section`.
+
+    Attributes:
+        is_packed: whether the run is that of a `PackedSection`; None in files of tier `exact`,
+            whose rows do not say.
+    """
 
     layer: int
     role: Role
     type: str
     shape: tuple[int, int]
     extent: Extent
+    is_packed: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields in file order."""
         own = {"layer": self.layer, "role": self.role, "type": self.type, "shape": [*self.shape]}
+        if self.is_packed is not None:
+            own["stored"] = STORED[self.is_packed]
         return own | self.extent.to_json()
 
 
@@ -98,6 +105,7 @@ class SnapshotHeader:
         created_s: when it was written, in whole seconds of the Unix clock.
         tokens: where the token ids lie.
         parts: the engine's memories.
+        tier: how the sections are stored.
         extra: values that a reader may ignore.
     """
 
@@ -107,6 +115,7 @@ class SnapshotHeader:
     created_s: int
     tokens: Extent
     parts: tuple[PartRow, ...]
+    tier: Tier = Tier.EXACT
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def extents(self) -> tuple[Extent, ...]:
@@ -118,14 +127,14 @@ class SnapshotHeader:
         """Return the canonical JSON form, ASCII."""
         values = {
             "format": FORMAT,
-            "required_features": [],
+            "required_features": [*features(self.tier)],
             "fingerprint": self.fingerprint.digest(),
             "hard": [[*pair] for pair in self.fingerprint.hard],
             "soft": [[*pair] for pair in self.fingerprint.soft],
             "n_tokens": self.n_tokens,
             "tokens_sha256": self.tokens_sha256,
-            "tier": TIER,
-            "exactness": EXACTNESS,
+            "tier": self.tier.value,
+            "exactness": exactness(self.tier),
             "created": self.created_s,
             **dict.fromkeys(RESERVED),
             "tokens": self.tokens.to_json(),
@@ -155,7 +164,7 @@ def parse_header(raw: bytes) -> SnapshotHeader:
 
 
 def _header(values: Fields) -> SnapshotHeader:
-    _demands(values)
+    tier = _demands(values)
     digest = values.text("fingerprint", _HEX64)
     fingerprint = Fingerprint(values.pairs("hard"), values.pairs("soft"))
     if fingerprint.digest() != digest:
@@ -166,49 +175,60 @@ def _header(values: Fields) -> SnapshotHeader:
         tokens_sha256=values.text("tokens_sha256", _HEX64),
         created_s=values.number("created"),
         tokens=_extent(values.fields("tokens")),
-        parts=tuple(_part(Fields("a part", item)) for item in values.items("parts")),
+        parts=tuple(_part(Fields("a part", item), tier) for item in values.items("parts")),
+        tier=tier,
         extra=values.fields("extra").rest(),
     )
     values.finish()
     return header
 
 
-def _demands(values: Fields) -> None:
+def _demands(values: Fields) -> Tier:
     """Refuse what only a later version can read, before anything else is looked at."""
     if (found := values.number("format")) != FORMAT:
         raise SnapshotIncompatible(f"format {found}, this version reads {FORMAT}")
-    if features := values.items("required_features"):
-        raise SnapshotIncompatible(f"requires {str(features[0])[:40]!r}")
+    wanted = values.items("required_features")
+    for feature in wanted:
+        if feature not in FEATURES:
+            raise SnapshotIncompatible(f"requires {str(feature)[:40]!r}")
     for name in RESERVED:
         if values.take(name) is not None:
             raise SnapshotIncompatible(f"field {name!r} is set")
-    if (tier := values.text("tier", TEXT)) != TIER:
-        raise SnapshotIncompatible(f"tier {tier[:40]!r}")
-    if (exactness := values.text("exactness", TEXT)) != EXACTNESS:
-        raise SnapshotIncompatible(f"exactness {exactness[:40]!r}")
+    name, promise = values.text("tier", TEXT), values.text("exactness", TEXT)
+    if name not in TIER_NAMES:
+        raise SnapshotIncompatible(f"tier {name[:40]!r}")
+    if promise not in EXACTNESS:
+        raise SnapshotIncompatible(f"exactness {promise[:40]!r}")
+    tier = Tier(name)
+    if promise != exactness(tier) or tuple(wanted) != features(tier):
+        raise SnapshotCorrupt(f"tier {name!r} with exactness {promise!r} and features {wanted}")
+    return tier
 
 
-def _part(values: Fields) -> PartRow:
+def _part(values: Fields, tier: Tier) -> PartRow:
+    rows = [_section(Fields("a section", item), tier) for item in values.items("sections")]
     part = PartRow(
         kind=cast("PartKind", values.choice("kind", KINDS)),
         first=values.number("first"),
         n_tokens=values.number("n_tokens"),
-        sections=tuple(_section(Fields("a section", item)) for item in values.items("sections")),
+        sections=tuple(rows),
     )
     values.finish()
     return part
 
 
-def _section(values: Fields) -> SectionRow:
+def _section(values: Fields, tier: Tier) -> SectionRow:
     shape = values.items("shape")
     if len(shape) != 2 or any(type(n) is not int or not 1 <= n <= MAX_NUMBER for n in shape):
         raise SnapshotCorrupt("a section: 'shape' is not two sizes")
+    stored = None if tier is Tier.EXACT else values.choice("stored", STORED)
     return SectionRow(
         layer=values.number("layer"),
         role=cast("Role", values.choice("role", ROLES)),
         type=values.text("type", TEXT),
         shape=(shape[0], shape[1]),
         extent=_extent(values),
+        is_packed=None if stored is None else stored == "packed",
     )
 
 

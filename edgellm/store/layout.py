@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
 from edgellm.ggml_types import TYPES_BY_NAME
+from edgellm.store.runs import aligned, run_of
 from edgellm.store.state import ELEMENT_BYTES
+from edgellm.store.tiers import PACKED_TYPE
 
 if TYPE_CHECKING:
+    from edgellm.core import Tier
     from edgellm.store.header import PartRow, SectionRow, SnapshotHeader
 
 MAGIC: Final = b"EDGEKV1\0"
@@ -26,15 +29,9 @@ FOOTER: Final = struct.Struct("<8sQ16s")
 """End magic, length of the whole file, and the header's checksum again."""
 
 DIGEST_BYTES: Final = 16
-ALIGN_BYTES: Final = 64
 MAX_HEADER_BYTES: Final = 1 << 20
 TOKEN_BYTES: Final = 4
 BLOB_TYPE: Final = "u8"
-
-
-def aligned(n_bytes: int) -> int:
-    """Return the next multiple of 64."""
-    return -(-n_bytes // ALIGN_BYTES) * ALIGN_BYTES
 
 
 def data_start(header_bytes: int) -> int:
@@ -73,17 +70,17 @@ def check_layout(header: SnapshotHeader) -> None:
             raise SnapshotCorrupt(f"a section at {extent.offset}, expected at {aligned(end)}")
         end = extent.offset + extent.n_bytes
     for part in header.parts:
-        _check_part(part, header.n_tokens)
+        _check_part(part, header.n_tokens, header.tier)
 
 
-def _check_part(part: PartRow, n_tokens: int) -> None:
+def _check_part(part: PartRow, n_tokens: int, tier: Tier) -> None:
     last = part.first + part.n_tokens
     if last != n_tokens or part.n_tokens < 1 or (part.first and part.kind != "window"):
         raise SnapshotCorrupt(
             f"a {part.kind} part holds positions {part.first} to {last} of {n_tokens}"
         )
     for row in part.sections:
-        _check_section(row, part)
+        _check_section(row, part, tier)
     _check_order(part)
 
 
@@ -104,10 +101,10 @@ def _check_order(part: PartRow) -> None:
             )
 
 
-def _check_section(row: SectionRow, part: PartRow) -> None:
+def _check_section(row: SectionRow, part: PartRow, tier: Tier) -> None:
     n_rows, width = row.shape
     where = f"layer {row.layer} {row.role}"
-    if n_rows * width * item_bytes(row.type) != row.extent.n_bytes:
+    if _run_bytes(row, part, tier) != row.extent.n_bytes:
         raise SnapshotCorrupt(f"{where}: {row.extent.n_bytes} bytes for shape {row.shape}")
     opaque = part.kind == "opaque"
     if n_rows != (1 if opaque else part.n_tokens):
@@ -121,3 +118,11 @@ def _check_section(row: SectionRow, part: PartRow) -> None:
         raise SnapshotIncompatible(f"{where}: unknown element type {row.type[:40]!r}")
     if row.type not in ELEMENT_BYTES and width % tensor_type.block_bytes:
         raise SnapshotCorrupt(f"{where}: rows of {width} bytes are not whole {row.type} blocks")
+
+
+def _run_bytes(row: SectionRow, part: PartRow, tier: Tier) -> int:
+    """Return the length that the run of a section must have; 0 where it cannot be packed."""
+    if not row.is_packed:
+        return row.shape[0] * row.shape[1] * item_bytes(row.type)
+    run = run_of(tier, row.role, row.shape, part.first)
+    return run.n_bytes if run is not None and row.type == PACKED_TYPE else 0

@@ -17,8 +17,10 @@ import xxhash
 from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
 from edgellm.fileio import open_regular, read_exactly
 from edgellm.store import layout
+from edgellm.store.codec import unpack_state
 from edgellm.store.header import parse_header
-from edgellm.store.state import KVState, Part, Section
+from edgellm.store.runs import aligned
+from edgellm.store.state import PackedPart, PackedSection, PackedState, Section
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgellm.store.header import Extent, SectionRow, SnapshotHeader
+    from edgellm.store.state import KVState
 
 _DTYPES: Final = {1: "<u1", 2: "<u2", 4: "<u4"}
 _WRITABLE_BY_OTHERS: Final = 0o022
@@ -40,7 +43,8 @@ class Snapshot:
         header: what it says of itself.
         n_bytes: length of the file.
         token_ids: the prefix as little-endian int32.
-        state: the memory; its arrays are views into one buffer of this object.
+        state: the memory; its arrays are views into one buffer of this object, and another where
+            sections were packed.
     """
 
     header: SnapshotHeader
@@ -68,13 +72,14 @@ def read_snapshot(
             header, digest = _read_header(file, status)
             accept(header)
             data = _read_data(file, status, header, digest)
+        state = _state(header, data)
     except SnapshotError as err:
         err.path = str(path)
         raise
     except EOFError as err:
         raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
     token_ids = _cut(data, header.tokens).tobytes()
-    return Snapshot(header, status.st_size, token_ids, _state(header, data))
+    return Snapshot(header, status.st_size, token_ids, state)
 
 
 def read_info(path: Path) -> tuple[SnapshotHeader, int]:
@@ -166,7 +171,7 @@ def _read_data(
         if xxhash.xxh3_128_hexdigest(content.data) != extent.xxh3:
             raise SnapshotCorrupt(f"section {i} at {extent.offset}: the checksum is wrong")
         end = extent.offset + extent.n_bytes
-        if data[end : layout.aligned(end)].any():
+        if data[end : aligned(end)].any():
             raise SnapshotCorrupt(f"section {i}: the padding after it is not zero")
     return data
 
@@ -176,8 +181,13 @@ def _cut(data: NDArray[np.uint8], extent: Extent) -> NDArray[np.uint8]:
 
 
 def _state(header: SnapshotHeader, data: NDArray[np.uint8]) -> KVState:
-    parts = (
-        Part(
+    """Give the checked bytes their shapes, and unpack what was packed.
+
+    Raises:
+        SnapshotCorrupt: a packed section holds what no writer writes.
+    """
+    parts = tuple(
+        PackedPart(
             kind=part.kind,
             first=part.first,
             n_tokens=part.n_tokens,
@@ -185,9 +195,12 @@ def _state(header: SnapshotHeader, data: NDArray[np.uint8]) -> KVState:
         )
         for part in header.parts
     )
-    return KVState(header.n_tokens, tuple(parts))
+    return unpack_state(PackedState(header.n_tokens, parts, header.tier))
 
 
-def _section(row: SectionRow, data: NDArray[np.uint8]) -> Section:
-    items = _cut(data, row.extent).view(_DTYPES[layout.item_bytes(row.type)])
+def _section(row: SectionRow, data: NDArray[np.uint8]) -> Section | PackedSection:
+    run = _cut(data, row.extent)
+    if row.is_packed:
+        return PackedSection(row.layer, row.role, row.type, row.shape, run)
+    items = run.view(_DTYPES[layout.item_bytes(row.type)])
     return Section(row.layer, row.role, row.type, items.reshape(row.shape))

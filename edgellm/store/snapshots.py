@@ -2,7 +2,8 @@
 
 There is no index file: a snapshot's name is computed from what is asked, the folder lists the rest,
 and each file's header is the truth about it. Nothing on the disk can raise an error from `lookup`
-or `save`, or give a state that is not exactly the one saved: what cannot be used is a miss.
+or `save`, or give a state that is not exactly the one saved: what cannot be used is a miss. There
+is one file for each prefix, of whatever tier.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from edgellm.core import Tier
 from edgellm.errors import DoesNotFit, SnapshotCorrupt, SnapshotError, SnapshotIncompatible
 from edgellm.fileio import PRIVATE_DIR_MODE, no_fault, private_dir, process_alive, temp_owner
 from edgellm.store import names
 from edgellm.store.checkup import check_store
-from edgellm.store.header import TIER
 from edgellm.store.read import read_info, read_snapshot, refuse_foreign_folders
-from edgellm.store.write import plan, write_snapshot
+from edgellm.store.tiers import serves
+from edgellm.store.write import plan, tier_of, write_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from edgellm.store.checkup import Finding
     from edgellm.store.header import SnapshotHeader
     from edgellm.store.names import TokenIds
-    from edgellm.store.state import Fingerprint, KVState
+    from edgellm.store.state import Fingerprint, KVState, PackedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class SnapshotInfo:
         n_tokens: length of the prefix.
         n_bytes: length of the file.
         created_s: when it was written, Unix seconds.
-        tier: how it is stored; `exact`.
+        tier: how it is stored.
     """
 
     key: str
@@ -52,7 +54,7 @@ class SnapshotInfo:
     n_tokens: int
     n_bytes: int
     created_s: int
-    tier: str = TIER
+    tier: Tier = Tier.EXACT
 
     def field(self, name: str) -> str:
         """Return one field of the fingerprint, or "" without it."""
@@ -64,7 +66,7 @@ class Hit:
     """A snapshot that passed every check.
 
     Attributes:
-        state: the memory as it was saved, in fresh arrays.
+        state: the memory as it was saved, unpacked where the tier packs, in fresh arrays.
         info: about the file.
         soft_changes: what differs now and may change the rounding, such as `threads: 4, now 2`.
     """
@@ -131,9 +133,12 @@ class SnapshotStore:
         """
         return names.key_of(fingerprint.digest(), names.token_ids(tokens))
 
-    def lookup(self, fingerprint: Fingerprint, tokens: TokenIds) -> Hit | Miss:
+    def lookup(
+        self, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
+    ) -> Hit | Miss:
         """Return the state saved for exactly these tokens, or why there is none.
 
+        A state of a finer tier than `tier` serves as well; one of a coarser tier is a miss.
         Reads and verifies the whole file. A file that fails a check is removed, and so is, at the
         first use of the store, what killed writers left behind.
 
@@ -147,6 +152,8 @@ class SnapshotStore:
 
         def accept(header: SnapshotHeader) -> None:
             _belongs(header, digest, token_ids)
+            if not serves(header.tier, tier):
+                raise SnapshotIncompatible(f"kept as {header.tier.value}, {tier.value} is asked")
 
         try:
             refuse_foreign_folders(path)
@@ -168,8 +175,12 @@ class SnapshotStore:
         info = _info(path, found.header, found.n_bytes)
         return Hit(found.state, info, _soft_changes(found.header.fingerprint, fingerprint))
 
-    def save(self, fingerprint: Fingerprint, tokens: TokenIds, state: KVState) -> Saved | Skipped:
+    def save(
+        self, fingerprint: Fingerprint, tokens: TokenIds, state: KVState | PackedState
+    ) -> Saved | Skipped:
         """Write the state after exactly these tokens, unless it is there already.
+
+        What is there already is a file of the same tier or of a finer one; a coarser one is replaced.
 
         Raises:
             ValueError: a token id is no non-negative 32-bit number.
@@ -179,7 +190,7 @@ class SnapshotStore:
         path = names.path_of(self.root, digest, token_ids)
         self._sweep_once()
         try:
-            if self._is_stored(path, digest, token_ids):
+            if self._is_stored(path, digest, token_ids, tier_of(state)):
                 return Skipped("already stored")
             header = plan(fingerprint, token_ids, state, int(self._clock()))
             self._make_folder(path.parent)
@@ -242,13 +253,14 @@ class SnapshotStore:
             if names.is_folder_name(folder.name) and not folder.is_symlink():
                 yield from sorted(folder.glob("*"))
 
-    def _is_stored(self, path: Path, digest: str, token_ids: bytes) -> bool:
+    def _is_stored(self, path: Path, digest: str, token_ids: bytes, tier: Tier) -> bool:
         try:
             refuse_foreign_folders(path)
-            _belongs(read_info(path)[0], digest, token_ids)
+            header = read_info(path)[0]
+            _belongs(header, digest, token_ids)
         except (SnapshotError, OSError):
             return False
-        return True
+        return serves(header.tier, tier)
 
     def _make_folder(self, folder: Path) -> None:
         self._fault("mkdir", str(folder))
@@ -287,6 +299,7 @@ def _info(path: Path, header: SnapshotHeader, n_bytes: int) -> SnapshotInfo:
         n_tokens=header.n_tokens,
         n_bytes=n_bytes,
         created_s=header.created_s,
+        tier=header.tier,
     )
 
 

@@ -1,4 +1,4 @@
-"""KVState: the sequence memory of a token prefix, in canonical form, as the store keeps it.
+"""KVState: the sequence memory of a token prefix, in canonical form; PackedState: the same, rounded.
 
 Canonical means: one 2-D array per (part, layer, K or V), row t holding token t's values. Strides are
 free, so an engine whose own layout is channel-major hands over a transposed view and pays for the
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from edgellm.core import Tier
 
 PartKind = Literal["dense", "window", "opaque"]
 Role = Literal["K", "V", "blob"]
@@ -70,6 +72,42 @@ class KVState:
 
     n_tokens: int
     parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSection:
+    """The keys or the values of one layer, rounded to a tier's grid.
+
+    Attributes:
+        layer, role, type: those of the `Section` that comes out when it is unpacked.
+        shape: of its rows, (n_tokens, n_channels).
+        run: shape (n_bytes,), dtype uint8: the very bytes in the file; `runs.py` says what they are.
+    """
+
+    layer: int
+    role: Role
+    type: str
+    shape: tuple[int, int]
+    run: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """A `Part` of which some sections are packed, and the others exact."""
+
+    kind: PartKind
+    first: int
+    n_tokens: int
+    sections: tuple[Section | PackedSection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedState:
+    """A `KVState` as a tier other than `exact` keeps it; made and undone by `codec.py`."""
+
+    n_tokens: int
+    parts: tuple[PackedPart, ...]
+    tier: Tier
 
 
 @dataclass(frozen=True, slots=True)

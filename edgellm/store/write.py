@@ -1,7 +1,8 @@
 """Writing one snapshot file: arrays are put in order, summed, and written behind their header.
 
-The header holds the checksums, so every array is put in order twice, once to sum and once to
-write: that is cheaper than a second copy of the whole state in memory.
+The header holds the checksums, so every exact array is put in order twice, once to sum and once to
+write: that is cheaper than a second copy of the whole state in memory. What is packed is written
+as it was packed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
+from edgellm.core import Tier
 from edgellm.errors import SnapshotIncompatible
 from edgellm.fileio import AtomicWriter
 from edgellm.kernels import transpose_f16
 from edgellm.store import layout
 from edgellm.store.header import Extent, PartRow, SectionRow, SnapshotHeader, parse_header
+from edgellm.store.runs import ALIGN_BYTES, aligned
+from edgellm.store.state import PackedSection, PackedState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,18 +30,20 @@ if TYPE_CHECKING:
     from edgellm.fileio import Fault
     from edgellm.store.state import Fingerprint, KVState, Section
 
+    AnyState = KVState | PackedState
+
 _DTYPES = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
 
 def plan(
-    fingerprint: Fingerprint, token_ids: bytes, state: KVState, created_s: int
+    fingerprint: Fingerprint, token_ids: bytes, state: AnyState, created_s: int
 ) -> SnapshotHeader:
     """Return the header under which `state` is written.
 
     Args:
         fingerprint: of the engine that made the state.
         token_ids: the prefix as little-endian int32.
-        state: the memory after exactly these tokens.
+        state: the memory after exactly these tokens, as its tier keeps it.
         created_s: the time to write down.
 
     Raises:
@@ -47,12 +53,12 @@ def plan(
         n = len(token_ids) // layout.TOKEN_BYTES
         raise SnapshotIncompatible(f"the state holds {state.n_tokens} tokens, the prefix {n}")
     tokens = Extent(0, len(token_ids), xxhash.xxh3_128_hexdigest(token_ids))
-    end = len(token_ids)
+    end, tier = len(token_ids), tier_of(state)
     parts = []
     for part in state.parts:
         rows = []
         for section in part.sections:
-            row = _row(section, layout.aligned(end))
+            row = _row(section, aligned(end), tier)
             end = row.extent.offset + row.extent.n_bytes
             rows.append(row)
         parts.append(PartRow(part.kind, part.first, part.n_tokens, tuple(rows)))
@@ -63,14 +69,20 @@ def plan(
         created_s=created_s,
         tokens=tokens,
         parts=tuple(parts),
+        tier=tier,
     )
     # What a reader would refuse is not written in the first place.
     layout.check_layout(parse_header(header.encode()))
     return header
 
 
+def tier_of(state: AnyState) -> Tier:
+    """Return the tier under which a state is written."""
+    return state.tier if isinstance(state, PackedState) else Tier.EXACT
+
+
 def write_snapshot(
-    path: Path, header: SnapshotHeader, token_ids: bytes, state: KVState, *, fault: Fault
+    path: Path, header: SnapshotHeader, token_ids: bytes, state: AnyState, *, fault: Fault
 ) -> int:
     """Write a snapshot under its final name, whole or not at all, and return its length in bytes.
 
@@ -90,28 +102,37 @@ def write_snapshot(
         out.write(_padded(token_ids))
         for part in state.parts:
             for section in part.sections:
-                content = _content(section.rows)
+                content = _content(section)
                 out.write(content.data)
-                if rest := -content.nbytes % layout.ALIGN_BYTES:
+                if rest := -content.nbytes % ALIGN_BYTES:
                     out.write(bytes(rest))
         out.write(layout.FOOTER.pack(layout.END_MAGIC, n_bytes, digest))
     return n_bytes
 
 
-def _row(section: Section, offset: int) -> SectionRow:
+def _row(section: Section | PackedSection, offset: int, tier: Tier) -> SectionRow:
+    is_packed = isinstance(section, PackedSection)
+    shape = section.shape if isinstance(section, PackedSection) else _shape(section)
+    content = _content(section)
+    extent = Extent(offset, content.nbytes, xxhash.xxh3_128_hexdigest(content.data))
+    stored = None if tier is Tier.EXACT else is_packed
+    return SectionRow(section.layer, section.role, section.type, shape, extent, stored)
+
+
+def _shape(section: Section) -> tuple[int, int]:
     rows, expected = section.rows, _DTYPES[layout.item_bytes(section.type)]
     if rows.ndim != 2 or rows.dtype != expected or not rows.size:
         raise SnapshotIncompatible(
             f"layer {section.layer} {section.role}: {section.type} as {rows.dtype} {rows.shape}"
         )
-    content = _content(rows)
-    extent = Extent(offset, content.nbytes, xxhash.xxh3_128_hexdigest(content.data))
-    shape = (rows.shape[0], rows.shape[1])
-    return SectionRow(section.layer, section.role, section.type, shape, extent)
+    return rows.shape[0], rows.shape[1]
 
 
-def _content(rows: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
-    """Return the bytes of a 2-D array in row order, without a copy where they are."""
+def _content(section: Section | PackedSection) -> NDArray[np.uint8]:
+    """Return the bytes of a run: a 2-D array in row order, without a copy where it is."""
+    if isinstance(section, PackedSection):
+        return section.run
+    rows: NDArray[np.unsignedinteger[Any]] = section.rows
     if not rows.flags.c_contiguous:
         if rows.dtype == np.uint16 and rows.strides[0] < rows.strides[1]:
             rows = transpose_f16(rows.T)
@@ -121,4 +142,4 @@ def _content(rows: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.uint8]:
 
 
 def _padded(content: bytes) -> bytes:
-    return content + bytes(-len(content) % layout.ALIGN_BYTES)
+    return content + bytes(-len(content) % ALIGN_BYTES)

@@ -1,0 +1,133 @@
+"""Packing a state as a tier keeps it, and unpacking it again: once packed, always the same numbers.
+
+Sections that cannot be packed stay exact: those of other element types than f16 (quantised caches,
+too, are never rounded a second time), opaque bytes, keys without values (their rows are keys and
+values in one), those with a value that is not finite, and those that would not become smaller.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from edgellm.core import Tier
+from edgellm.errors import SnapshotCorrupt
+from edgellm.kernels import pack_channels, pack_tokens, unpack_channels, unpack_tokens
+from edgellm.store.runs import run_of
+from edgellm.store.state import KVState, PackedPart, PackedSection, PackedState, Part, Section
+from edgellm.store.tiers import PACKED_TYPE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edgellm.kernels import Packed
+
+_EXPONENT: Final = np.uint16(0x7C00)
+_MAX_F16: Final = 65504.0
+
+
+def pack_state(state: KVState, tier: Tier) -> KVState | PackedState:
+    """Round a state to a tier's grid.
+
+    Args:
+        state: as captured; it is not changed.
+        tier: any but `off`.
+
+    Returns:
+        `state` itself for tier `exact` and where nothing of it can be packed. Else a state whose
+        packed sections are fresh memory, and whose exact ones are those of `state`.
+    """
+    if tier is Tier.EXACT:
+        return state
+    parts = tuple(_packed_part(part, tier) for part in state.parts)
+    if not any(isinstance(s, PackedSection) for part in parts for s in part.sections):
+        return state
+    return PackedState(state.n_tokens, parts, tier)
+
+
+def unpack_state(packed: PackedState) -> KVState:
+    """Return the state that `packed` stands for; the same bits at every call.
+
+    Takes one piece of memory for all sections that were packed; the exact ones are not copied.
+
+    Raises:
+        SnapshotCorrupt: a code could mean a number that is not finite, or padding is not zero.
+    """
+    sizes = [s.shape for p in packed.parts for s in p.sections if isinstance(s, PackedSection)]
+    free = np.empty(sum(n_rows * width for n_rows, width in sizes), np.uint16)
+    parts = []
+    for part in packed.parts:
+        sections = []
+        for section in part.sections:
+            if isinstance(section, PackedSection):
+                n = section.shape[0] * section.shape[1]
+                rows, free = free[:n].reshape(section.shape), free[n:]
+                _unpack(section, part.first, packed.tier, rows)
+                sections.append(Section(section.layer, section.role, section.type, rows))
+            else:
+                sections.append(section)
+        parts.append(Part(part.kind, part.first, part.n_tokens, tuple(sections)))
+    return KVState(packed.n_tokens, tuple(parts))
+
+
+def _packed_part(part: Part, tier: Tier) -> PackedPart:
+    has_values = any(section.role == "V" for section in part.sections)
+    sections = tuple(
+        (_pack(section, part.first, tier) if has_values else None) or section
+        for section in part.sections
+    )
+    return PackedPart(part.kind, part.first, part.n_tokens, sections)
+
+
+def _pack(section: Section, first: int, tier: Tier) -> PackedSection | None:
+    """Pack a section, or return None where it stays exact."""
+    shape = (section.rows.shape[0], section.rows.shape[1])
+    run = run_of(tier, section.role, shape, first)
+    if section.type != PACKED_TYPE or run is None:
+        return None
+    rows = section.rows
+    if ((rows & _EXPONENT) == _EXPONENT).any():
+        return None
+    n_exact = run.exact.shape[0]
+    pack = pack_channels if section.role == "K" else pack_tokens
+    packed = pack(rows[n_exact:], bits=run.coding.bits, group=run.coding.group)
+    if not _all_finite(packed, run.coding.bits):
+        return None
+    content = np.zeros(run.n_bytes, np.uint8)
+    run.exact.halves(content)[...] = rows[:n_exact]
+    run.scale.halves(content)[...] = packed.scale
+    if packed.minimum is not None:
+        run.minimum.halves(content)[...] = packed.minimum
+    run.codes.codes(content)[...] = packed.codes
+    return PackedSection(section.layer, section.role, section.type, shape, content)
+
+
+def _unpack(section: PackedSection, first: int, tier: Tier, out: NDArray[np.uint16]) -> None:
+    where = f"layer {section.layer} {section.role}"
+    run = run_of(tier, section.role, section.shape, first)
+    if run is None or run.n_bytes != section.run.size:
+        raise SnapshotCorrupt(f"{where}: {section.run.size} bytes cannot be a packed section")
+    if any(padding.any() for padding in run.paddings(section.run)):
+        raise SnapshotCorrupt(f"{where}: the padding in it is not zero")
+    packed, how = run.packed(section.run), run.coding
+    if not _all_finite(packed, how.bits):
+        raise SnapshotCorrupt(f"{where}: a scale stands for numbers that are not finite")
+    n_exact = run.exact.shape[0]
+    out[:n_exact] = run.exact.halves(section.run)
+    unpack = unpack_channels if section.role == "K" else unpack_tokens
+    unpack(packed, section.shape[1], bits=how.bits, group=how.group, out=out[n_exact:])
+
+
+def _all_finite(packed: Packed, bits: int) -> bool:
+    """Return whether every code of every group means a finite f16.
+
+    Codes run along a line, so its two ends bound what a group can hold, whatever its codes are.
+    """
+    with np.errstate(invalid="ignore"):
+        scale = packed.scale.view("<f2").astype(np.float32)
+        if packed.minimum is None:
+            return bool((np.abs(scale) * (1 << (bits - 1)) <= _MAX_F16).all())
+        low = packed.minimum.view("<f2").astype(np.float32)
+        high = low + scale * ((1 << bits) - 1)
+        return bool(((np.abs(low) <= _MAX_F16) & (np.abs(high) <= _MAX_F16)).all())
