@@ -1,0 +1,210 @@
+"""Whole, small files of every format a reader here takes: what fuzzing starts from.
+
+Each function gives the bytes of files that the reader accepts, so that a mutation starts deep
+inside. The field samples add files that are wrong in ways people met.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[2]
+CHECKPOINTS = TESTS / "data" / "checkpoints"
+_MAX_SAMPLE_BYTES = 64 << 10
+# The files of a checkpoint folder that are read before its weights; a checkpoint input's first byte
+# says which of them the rest of it replaces.
+CHECKPOINT_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "README.md",
+)
+
+
+@cache
+def scratch() -> Path:
+    """Return this process's folder for the file under test, in memory where the system has one."""
+    memory = Path("/dev/shm")  # noqa: S108  # mkdtemp makes it private
+    folder = tempfile.mkdtemp(prefix="edgellm-fuzz-", dir=memory if memory.is_dir() else None)
+    return Path(folder)
+
+
+@cache
+def field_samples() -> Path:
+    """Write the field samples and return their folder."""
+    folder = scratch() / "field"
+    folder.mkdir()
+    generator = folder / "gen_inputs.py"
+    generator.write_bytes((TESTS / "field" / "gen_inputs.py").read_bytes())
+    command = [sys.executable, generator.name]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def samples(pattern: str) -> list[bytes]:
+    """Return the field samples of that name that are small enough to be mutated often."""
+    found = sorted(path for path in field_samples().glob(pattern) if path.is_file())
+    contents = [path.read_bytes() for path in found]
+    return [content for content in contents if len(content) <= _MAX_SAMPLE_BYTES]
+
+
+def _string(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+def _pair(key: str, kind: int, payload: bytes) -> bytes:
+    return _string(key.encode()) + struct.pack("<I", kind) + payload
+
+
+def _array(kind: int, items: list[bytes]) -> bytes:
+    return struct.pack("<IQ", kind, len(items)) + b"".join(items)
+
+
+def gguf_files() -> list[bytes]:
+    """Return GGUF files: one with every kind of value, and one that names a hybrid memory."""
+    whole = {
+        "block_count": 1,
+        "context_length": 64,
+        "embedding_length": 32,
+        "attention.head_count": 4,
+        "attention.sliding_window": 8,
+    }
+    pairs = [
+        _pair("general.architecture", 8, _string(b"llama")),
+        _pair("general.alignment", 4, struct.pack("<I", 32)),
+        *(_pair(f"llama.{key}", 4, struct.pack("<I", n)) for key, n in whole.items()),
+        _pair("llama.attention.head_count_kv", 9, _array(5, [struct.pack("<i", 2)])),
+        _pair("llama.rope.freq_base", 6, struct.pack("<f", 1e4)),
+        _pair("llama.vocab_size", 10, struct.pack("<Q", 3)),
+        _pair("general.name", 8, _string("tiny \u2713".encode())),
+        _pair("tokenizer.ggml.add_bos_token", 7, b"\1"),
+        _pair("tokenizer.ggml.tokens", 9, _array(8, [_string(t) for t in (b"a", b"\xff", b"c")])),
+        _pair("tokenizer.ggml.scores", 9, _array(6, [struct.pack("<f", 0.5)] * 3)),
+        _pair("tokenizer.ggml.flags", 9, _array(7, [b"\0", b"\1"])),
+        _pair("tokenizer.chat_template", 8, _string(b"{{ messages[0].content }}")),
+    ]
+    tensors = [("token_embd.weight", (32, 3), 0, 384), ("blk.0.attn_q.weight", (32, 4), 8, 136)]
+    hybrid = [*pairs[:7], _pair("llama.ssm.inner_size", 4, struct.pack("<I", 16))]
+    return [_gguf(pairs, tensors), _gguf(hybrid, tensors[:1]), _gguf(pairs[:1], [])]
+
+
+def _gguf(pairs: list[bytes], tensors: list[tuple[str, tuple[int, ...], int, int]]) -> bytes:
+    rows, offset = [], 0
+    for name, shape, kind, n_bytes in tensors:
+        dims = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        rows.append(_string(name.encode()) + dims + struct.pack("<IQ", kind, offset))
+        offset += -(-n_bytes // 32) * 32
+    head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(pairs)) + b"".join(pairs + rows)
+    return head + bytes(-len(head) % 32) + bytes(offset)
+
+
+def safetensors(table: Any, data: bytes) -> bytes:
+    """Return a safetensors file of a header and its data."""
+    text = json.dumps(table).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def safetensors_files() -> list[bytes]:
+    """Return safetensors files: none, one and several tensors."""
+    table = {
+        "__metadata__": {"format": "pt"},
+        "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+        "b": {"dtype": "BF16", "shape": [5], "data_offsets": [24, 34]},
+        "c": {"dtype": "F4", "shape": [2, 2, 1], "data_offsets": [34, 36]},
+        "d": {"dtype": "I64", "shape": [], "data_offsets": [36, 44]},
+        "e": {"dtype": "U8", "shape": [0, 7], "data_offsets": [44, 44]},
+    }
+    return [safetensors(table, bytes(44)), safetensors({}, b"")]
+
+
+def checkpoint_inputs() -> list[bytes]:
+    """Return each file of each small checkpoint, behind the byte that names it."""
+    found = []
+    index = {"metadata": {"total_size": 9}, "weight_map": {"lm_head": "model.safetensors"}}
+    card = b"---\nlicense: apache-2.0\n---\n# A model\n"
+    more: dict[str, bytes] = {
+        "added_tokens.json": b'{"<extra>": 300}',
+        "special_tokens_map.json": b'{"eos_token": {"content": "</s>"}}',
+        "chat_template.json": b'{"chat_template": "{{ messages[0].content }}"}',
+        "model.safetensors.index.json": json.dumps(index).encode(),
+        "README.md": card,
+    }
+    folders = [CHECKPOINTS / "linear-bf16", CHECKPOINTS / "yarn-biased-f16"]
+    folders += sorted((field_samples() / "hf").iterdir())
+    for folder in folders:
+        for number, name in enumerate(CHECKPOINT_FILES):
+            path = folder / name
+            content = path.read_bytes() if path.is_file() else more.get(name)
+            if content is not None and len(content) <= _MAX_SAMPLE_BYTES:
+                found.append(bytes([number]) + content)
+    return list(dict.fromkeys(found))
+
+
+def tokenizer_files() -> list[bytes]:
+    """Return `tokenizer.json` of the small checkpoints, and the field samples' own."""
+    own = [path.read_bytes() for path in sorted(CHECKPOINTS.glob("*/tokenizer.json"))]
+    return own + samples("tokenizer/*.json") + samples("hf/*/tokenizer.json")[:2]
+
+
+def templates() -> list[bytes]:
+    """Return chat templates: the families' own forms, and hostile ones."""
+    turns = "(m.role == 'user') != (loop.index0 % 2 == 0)"
+    families = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}",
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n",
+        "{{ bos_token }}{% if messages[0].role == 'system' %}{% set rest = messages[1:] %}",
+        "{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}{{ m.content | trim }}",
+        "{% if " + turns + " %}{{ raise_exception('turns') }}{% endif %}{% endfor %}\n",
+        "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) ~ n }}{% endif %}{% endmacro %}{{ f(9) }}\n",
+        "{% set ns = namespace(v=[]) %}{% for i in range(5) %}{% set ns.v = ns.v + [i] %}",
+        "{% if i == 3 %}{% break %}{% endif %}{% endfor %}{{ ns.v|tojson }}\n",
+        "{{ '%s %5d' % ('a', 3) }}{{ '{:>9}'.format('x') }}{{ strftime_now('%d %b %Y') }}\n",
+        "{% generation %}{{ messages|map(attribute='role')|join(', ') }}{% endgeneration %}\n",
+        "{% filter replace('a', 'b') %}{{ [3, 1, 2]|sort|last }}{% endfilter %}{{ 2 ** 10 // 3 }}\n",
+        "{% call(x) m() %}{{ x }}{% endcall %}{% block b scoped %}{{ loop }}{% endblock %}",
+    )
+    own = [text.encode() for text in "".join(families).split("\n")]
+    return own + samples("templates/*.jinja")
+
+
+def wire_values() -> list[bytes]:
+    """Return the JSON form of every kind of value that crosses a pipe."""
+    from edgellm import core
+
+    request = core.Request((core.Message("user", "hi"),), 5, ("\n",), core.Sampling(seed=1))
+    events = (
+        core.Token(1, "a"),
+        core.Switch("local", "cloud", "memory", 3),
+        core.Warn("careful"),
+        core.Failure("does_not_fit", "too big", 4),
+        core.Done("text", "stop", seed=3),
+    )
+    model = core.ModelInfo("p", "llama", "n", 9, 9, 1, 64, 9, 32, 4, 2, {"f32": 9})
+    values = [request.to_wire(), *map(core.event_to_wire, events), model.to_wire()]
+    return [json.dumps(value).encode() for value in values]
+
+
+def prompts() -> list[bytes]:
+    """Return prompt files: plain, with marks of other encodings, and the field samples'."""
+    own = [
+        b"hello\n",
+        b"\xef\xbb\xbfhello\r\n",
+        "\ud558\ub098 \U0001f642".encode(),
+        b"\xff\xfeh\0",
+        b'"""\na\n"""\nb\\\nc\n',
+    ]
+    return own + samples("prompts/*")
