@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import ConvertError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import TypeAlias
 
-    from .recipe import KeyValues
+    Packable: TypeAlias = bool | int | float | str | bytes | list[int] | list[float] | list[str]
 
 ALIGNMENT: Final = 32
 _MAGIC_AND_VERSION: Final = b"GGUF" + struct.pack("<I", 3)
@@ -39,13 +40,14 @@ def padding(n_bytes: int) -> int:
 
 
 def pack_head(
-    key_values: KeyValues, tensors: Iterable[tuple[str, tuple[int, ...], int, int]]
+    key_values: Mapping[str, Packable], tensors: Iterable[tuple[str, tuple[int, ...], int, int]]
 ) -> bytes:
     """Return header, metadata and tensor table, padded to where the weights begin.
 
     Args:
         key_values: metadata in file order. `int` becomes uint32 (uint64 when it must), `float`
-            float32, a list an array of what `LISTS` says of its key (int32, float32 or strings).
+            float32, a list an array of what `LISTS` says of its key (int32, float32 or strings);
+            `bytes` are a value with its type, as they stood in another GGUF.
         tensors: (name, shape with rows first, ggml type, bytes) in file order.
 
     Raises:
@@ -75,8 +77,10 @@ def pack_head(
     return bytes(head) + bytes(padding(len(head)))
 
 
-def _pack_value(head: bytearray, value: bool | float | str) -> None:
-    if isinstance(value, bool):
+def _pack_value(head: bytearray, value: bool | float | str | bytes) -> None:
+    if isinstance(value, bytes):
+        head += value
+    elif isinstance(value, bool):
         head += struct.pack("<I?", _BOOL, value)
     elif isinstance(value, int):
         small = value < 1 << 32

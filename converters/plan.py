@@ -1,20 +1,29 @@
-"""A whole conversion decided before a byte is written: every tensor, its type, the exact file size."""
+"""A checkpoint's conversion decided before a byte is written: every tensor, its type, the metadata."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import ConvertError, ModelCorrupt
 from edgellm.formats.checked_json import read_json_object
-from edgellm.kernels.ggml import GgmlType, row_bytes, traits
+from edgellm.kernels.ggml import GgmlType, require_quantizers
 
 from . import recipe_for
-from .checkpoint import few, open_checkpoint
-from .gguf_head import pack_head, padding
+from .checkpoint import open_checkpoint
+from .choice import ModelFacts, choose_types
+from .layout import (
+    FilePlan,
+    Source,
+    TensorPlan,
+    count_fallbacks,
+    head_of,
+    require_types,
+    stored_bytes,
+)
 from .match import match_tensors
+from .presets import PRESETS
 from .recipe import Transform
 from .spec import Config, architecture_of, read_spec, refuse_quantized
 from .special import read_specials
@@ -23,75 +32,15 @@ from .tokenizer import read_vocabulary
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from .checkpoint import TensorSource
+    from .choice import Choice
     from .recipe import KeyValues, Recipe, TensorRule
     from .spec import ModelSpec
-    from .tokenizer import Vocabulary
+    from .vocabulary import Vocabulary
 
-# type -> (ggml type of the matrices, general.file_type)
-TYPES: Final = {
-    "f32": (GgmlType.F32, 0),
-    "f16": (GgmlType.F16, 1),
-    "bf16": (GgmlType.BF16, 32),
-    "q8_0": (GgmlType.Q8_0, 7),
-    "q4_0": (GgmlType.Q4_0, 2),
-}
+STORED_AS: Final = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16}
 _LICENCE: Final = re.compile(r"^license:[ \t]*['\"]?([\w.+-]{1,64})['\"]?[ \t]*$", re.MULTILINE)
 _MAX_CARD_BYTES: Final = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class TensorPlan:
-    """One tensor of the file.
-
-    Attributes:
-        name: in the GGUF.
-        shape: rows first.
-        type: how it is stored.
-        n_bytes: without padding.
-        source: where it comes from, or None when `values` holds it.
-        values: a small computed tensor.
-        head_rows: rows per attention head when they must be interleaved, else 0.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type: GgmlType
-    n_bytes: int
-    source: TensorSource | None
-    values: NDArray[np.float32] | None
-    head_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class FilePlan:
-    """A file to be written: `head` as it will stand there, then `tensors` in order.
-
-    Attributes:
-        spec: what the configuration says.
-        key_values: the metadata inside `head`.
-        tensors: the tensors, in file order.
-        head: bytes before the first tensor, padding included.
-        n_bytes: exact size of the file.
-        n_params: weights, computed tensors left out.
-        warnings: what the user should know.
-    """
-
-    spec: ModelSpec
-    key_values: KeyValues
-    tensors: tuple[TensorPlan, ...]
-    head: bytes
-    n_bytes: int
-    n_params: int
-    warnings: tuple[str, ...]
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits of tensor data for each weight."""
-        return 8 * sum(tensor.n_bytes for tensor in self.tensors) / self.n_params
 
 
 def make_plan(folder: Path, type_name: str) -> FilePlan:
@@ -99,7 +48,7 @@ def make_plan(folder: Path, type_name: str) -> FilePlan:
 
     Args:
         folder: the checkpoint; configuration first, then tensor names, then the tokenizer.
-        type_name: a key of `TYPES`.
+        type_name: a key of `PRESETS`.
 
     Raises:
         EdgeLLMError: whatever is wrong with the checkpoint; see `runtime.conversion.plan`.
@@ -114,6 +63,8 @@ def make_plan(folder: Path, type_name: str) -> FilePlan:
 
 
 def _make_plan(folder: Path, type_name: str) -> FilePlan:
+    preset = PRESETS[type_name]
+    require_quantizers({preset.type})
     checkpoint = open_checkpoint(folder)
     path = folder / "config.json"
     config = Config(read_json_object(path), path)
@@ -126,59 +77,51 @@ def _make_plan(folder: Path, type_name: str) -> FilePlan:
     vocabulary = read_vocabulary(folder, spec.n_vocab)
     specials = read_specials(folder, config, vocabulary)
     warnings += [*vocabulary.warnings, *specials.warnings]
-    tensors = _tensors(recipe, spec, rules, type_name, warnings)
-    values = _key_values(folder, recipe, spec, vocabulary, TYPES[type_name][1])
+    choices = choose_types(
+        ((target, source.entry.shape) for source, target, _ in rules), _facts(recipe, spec), preset
+    )
+    fallbacks = count_fallbacks(choices, warnings)
+    tensors = _tensors(recipe, spec, rules, choices)
+    require_types(tensors)
+    values = _key_values(folder, recipe, spec, vocabulary, preset.file_type)
     values |= specials.key_values
-    head = pack_head(values, ((t.name, t.shape, int(t.type), t.n_bytes) for t in tensors))
-    n_bytes = len(head) + sum(t.n_bytes + padding(t.n_bytes) for t in tensors)
-    n_params = sum(math.prod(t.shape) for t in tensors if t.source is not None)
-    return FilePlan(spec, values, tuple(tensors), head, n_bytes, n_params, tuple(warnings))
+    head, n_bytes = head_of(values, tensors)
+    return FilePlan(
+        architecture=spec.architecture,
+        key_values=values,
+        tensors=tuple(tensors),
+        head=head,
+        n_bytes=n_bytes,
+        n_params=sum(math.prod(t.shape) for t in tensors if t.source is not None),
+        fallbacks=fallbacks,
+        warnings=tuple(warnings),
+    )
+
+
+def _facts(recipe: Recipe, spec: ModelSpec) -> ModelFacts:
+    return ModelFacts(
+        recipe.gguf_architecture, spec.n_layers, n_heads=spec.n_heads, n_kv_heads=spec.n_kv_heads
+    )
 
 
 def _tensors(
     recipe: Recipe,
     spec: ModelSpec,
     rules: list[tuple[TensorSource, str, TensorRule]],
-    type_name: str,
-    warnings: list[str],
+    choices: dict[str, Choice],
 ) -> list[TensorPlan]:
-    wanted = TYPES[type_name][0]
-    # The embedding stands in for a missing output matrix, and is kept as fine as one.
-    outputs = {target for _, target, rule in rules if rule.is_output}
-    outputs = outputs or {t for source, t, _ in rules if source.entry.name == recipe.embedding}
     made = [
-        TensorPlan(name, values.shape, GgmlType.F32, values.nbytes, None, values, 0)
+        TensorPlan(name, values.shape, GgmlType.F32, values.nbytes, None, values)
         for name, values in recipe.computed(spec)
     ]
-    coarse: list[str] = []
-    for source, target, rule in rules:
-        shape = source.entry.shape
-        ggml_type = _type_of(wanted, shape, is_output=target in outputs)
-        if ggml_type is GgmlType.F16 and wanted is not GgmlType.F16:
-            coarse.append(target)
-        n_bytes = row_bytes(ggml_type, shape[-1]) * math.prod(shape[:-1])
+    for found, target, rule in rules:
+        entry = found.entry
+        source = Source(found.path, entry.name, STORED_AS[entry.dtype], entry.offset)
+        ggml_type = choices[target].type if target in choices else GgmlType.F32
+        n_bytes = stored_bytes(ggml_type, entry.shape)
         head_rows = 0 if rule.transform is Transform.NONE else spec.head_dim
-        made.append(TensorPlan(target, shape, ggml_type, n_bytes, source, None, head_rows))
-    if coarse:
-        warnings.append(
-            f"{len(coarse)} tensors have rows that are no multiple of "
-            f"{traits(wanted).block_size} and stay f16: {few(coarse)}"
-        )
+        made.append(TensorPlan(target, entry.shape, ggml_type, n_bytes, source, None, head_rows))
     return made
-
-
-def _type_of(wanted: GgmlType, shape: tuple[int, ...], *, is_output: bool) -> GgmlType:
-    """Choose a tensor's type.
-
-    As llama.cpp does (`llama_tensor_get_type_impl`, `tensor_type_fallback`, llama-quant.cpp
-    0c1e57098), but for one case: a Q4_0 model's output matrix is Q8_0 here for every width, where
-    llama.cpp takes Q6_K when rows are a multiple of 256.
-    """
-    if len(shape) == 1:
-        return GgmlType.F32
-    if wanted is GgmlType.Q4_0 and is_output:
-        wanted = GgmlType.Q8_0
-    return wanted if shape[-1] % traits(wanted).block_size == 0 else GgmlType.F16
 
 
 def _key_values(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from edgellm.formats.gguf import GgufHeader
 
-    from .plan import FilePlan
+    from .layout import FilePlan
 
 _CHUNK_BYTES: Final = 1 << 20
 # Element types without which the engine does not load a vocabulary (`impl::load`, llama-vocab.cpp
@@ -88,13 +88,15 @@ def _element_type(found: Any) -> str:
     return str(found.dtype) if isinstance(found, np.ndarray) else "no list"
 
 
-def _same(
-    found: Any, meant: bool | float | str | list[int] | list[float] | list[str]
-) -> bool:
-    if isinstance(meant, list):
-        return len(found) == len(meant) and list(found) == meant
+def _same(found: Any, meant: Any) -> bool:
+    """Compare a value as read with one as planned, or as the reader gave it of another GGUF."""
+    if isinstance(meant, np.ndarray):
+        same_kind = isinstance(found, np.ndarray) and found.dtype == meant.dtype
+        return same_kind and found.tobytes() == meant.tobytes()
+    if isinstance(meant, (list, StringArray)):
+        return len(found) == len(meant) and list(found) == list(meant)
     if isinstance(meant, float):
-        return bool(np.float32(found) == np.float32(meant))
+        return np.float32(found).tobytes() == np.float32(meant).tobytes()
     return type(found) is type(meant) and bool(found == meant)
 
 

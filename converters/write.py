@@ -10,13 +10,20 @@ import math
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import xxhash
 
 from edgellm.errors import ConvertError, ModelCorrupt
-from edgellm.kernels.ggml import GgmlType, quantize
+from edgellm.kernels.ggml import (
+    GgmlType,
+    can_dequantize,
+    dequantize,
+    quantize,
+    row_bytes,
+    traits,
+)
 
 from .gguf_head import padding
 from .shards import Shards
@@ -27,8 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .checkpoint import TensorSource
-    from .plan import FilePlan, TensorPlan
+    from .layout import FilePlan, Source, TensorPlan
 
     Sink = Callable[[bytes | memoryview], None]
     Progress = Callable[[int, int], None]
@@ -36,19 +42,20 @@ if TYPE_CHECKING:
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 SLAB_ELEMENTS: Final = 1 << 19
-_STORED_AS: Final = {"F32": GgmlType.F32, "F16": GgmlType.F16, "BF16": GgmlType.BF16}
-_DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype("<u2"),
-}
 _IMPORTS_BYTES: Final = 43_000_000
 _F16_MAX: Final = 65504.0
-# Block types keep an f16 scale: the largest weight divided by the largest code.
-_LARGEST: Final = {
-    GgmlType.F16: _F16_MAX,
-    GgmlType.Q8_0: _F16_MAX * 127,
-    GgmlType.Q4_0: _F16_MAX * 8,
+# Where a block keeps its f16 scales: offsets in bytes. Source: `block_*`, ggml-common.h.
+_SCALES: Final = {
+    GgmlType.F16: (0,),
+    GgmlType.Q8_0: (0,),
+    GgmlType.Q6_K: (208,),
+    GgmlType.Q5_1: (0, 2),
+    GgmlType.Q5_0: (0,),
+    GgmlType.Q5_K: (0, 2),
+    GgmlType.Q4_1: (0, 2),
+    GgmlType.Q4_K: (0, 2),
+    GgmlType.Q4_0: (0,),
+    GgmlType.IQ4_NL: (0,),
 }
 
 
@@ -70,7 +77,8 @@ def peak_memory_bytes(plan: FilePlan, n_threads: int) -> int:
     slab = 0.0
     for tensor in plan.tensors:
         n = math.prod(tensor.shape)
-        read = _DTYPES[tensor.source.entry.dtype].itemsize if tensor.source else 0
+        stored = traits(tensor.source.type) if tensor.source else None
+        read = stored.type_bytes / stored.block_size if stored else 0
         slab = max(slab, min(n, SLAB_ELEMENTS) * (read + 6 + 4.5 * tensor.n_bytes / n))
     return int(_IMPORTS_BYTES + 18 * len(plan.head) + (n_threads + 1) * slab)
 
@@ -136,7 +144,8 @@ def _in_order(
 
 def cut(tensor: TensorPlan) -> Iterator[Slab]:
     """Cut a tensor into slabs of whole rows, of whole heads where rows are interleaved per head."""
-    n_per_row = tensor.shape[-1] if len(tensor.shape) > 1 else 1
+    # A vector has no rows to keep whole, but blocks where it is copied from a quantised file.
+    n_per_row = tensor.shape[-1] if len(tensor.shape) > 1 else traits(tensor.type).block_size
     n_rows = math.prod(tensor.shape) // n_per_row
     unit = tensor.head_rows or 1
     step = max(1, SLAB_ELEMENTS // (n_per_row * unit)) * unit
@@ -146,29 +155,22 @@ def cut(tensor: TensorPlan) -> Iterator[Slab]:
 
 def pack(slab: Slab, shards: Shards) -> memoryview:
     """Read a slab, interleave its rows if need be, and store it in its type."""
-    tensor = slab.tensor
-    if tensor.source is None:
+    tensor, source = slab.tensor, slab.tensor.source
+    if source is None:
         return np.ascontiguousarray(tensor.values, np.dtype("<f4")).data.cast("B")
-    entry = tensor.source.entry
-    itemsize = _DTYPES[entry.dtype].itemsize
-    stride = slab.n_per_row * itemsize
-    offset = entry.offset + slab.first * stride
-    raw = shards.read(tensor.source.path, offset, slab.n_rows * stride)
-    rows = np.frombuffer(raw, _DTYPES[entry.dtype]).reshape(slab.n_rows, slab.n_per_row)
-    values = to_float32(rows)
-    _check_range(values, tensor.type, tensor.source)
-    if tensor.type is _STORED_AS[entry.dtype]:
+    stride = row_bytes(source.type, slab.n_per_row)
+    offset = source.offset + slab.first * stride
+    raw = shards.read(source.path, offset, slab.n_rows * stride)
+    rows = np.frombuffer(raw, np.uint8).reshape(slab.n_rows, stride)
+    if not can_dequantize(source.type):  # whole numbers, which are copied
+        return rows.data.cast("B")
+    values = dequantize(rows, source.type, slab.n_per_row)
+    largest = _largest(values, source)
+    if tensor.type is source.type:
         return np.ascontiguousarray(interleave(rows, tensor.head_rows)).data.cast("B")
-    return quantize(interleave(values, tensor.head_rows), tensor.type).data.cast("B")
-
-
-def to_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Widen f16, or bf16 given as its 16 bits, to float32; float32 is returned as it is."""
-    if rows.dtype == np.uint16:
-        bits = rows.astype(np.uint32)
-        bits <<= np.uint32(16)
-        return bits.view(np.float32)
-    return rows.astype(np.float32, copy=False)
+    packed = quantize(interleave(values, tensor.head_rows), tensor.type)
+    _check_scales(packed, tensor, largest)
+    return packed.data.cast("B")
 
 
 def interleave(rows: NDArray[_Scalar], head_rows: int) -> NDArray[_Scalar]:
@@ -187,19 +189,28 @@ def interleave(rows: NDArray[_Scalar], head_rows: int) -> NDArray[_Scalar]:
     return halves.swapaxes(1, 2).reshape(-1, n)
 
 
-def _check_range(values: NDArray[np.float32], ggml_type: GgmlType, source: TensorSource) -> None:
+def _largest(values: NDArray[np.float32], source: Source) -> float:
+    """Return the largest magnitude; NaN and infinities are an error."""
     low, high = float(values.min()), float(values.max())
-    name = source.entry.name
     if not (math.isfinite(low) and math.isfinite(high)):
         n = int(values.size - np.isfinite(values).sum())
         raise ModelCorrupt(
-            f"tensor {name!r} holds {n} values that are no finite numbers", path=source.path
+            f"tensor {source.name!r} holds {n} values that are no finite numbers", path=source.path
         )
-    largest = _LARGEST.get(ggml_type)
-    if largest is not None and max(-low, high) > largest:
-        raise ConvertError(
-            f"tensor {name!r} has a weight of {max(-low, high):.6g}; "
-            f"{ggml_type.name} holds at most {largest:.6g}",
-            path=source.path,
-            hint="use --type bf16 or f32",
-        )
+    return max(-low, high)
+
+
+def _check_scales(packed: NDArray[np.uint8], tensor: TensorPlan, largest: float) -> None:
+    """Refuse blocks whose f16 scale overflowed: the engine would compute with infinities."""
+    if largest <= _F16_MAX or tensor.source is None:  # no scale is larger than its weights
+        return
+    blocks = packed.reshape(-1, traits(tensor.type).type_bytes)
+    for at in _SCALES.get(tensor.type, ()):
+        if not np.isfinite(np.ascontiguousarray(blocks[:, at : at + 2]).view("<f2")).all():
+            number = "number" if tensor.type is GgmlType.F16 else "scale"
+            raise ConvertError(
+                f"tensor {tensor.source.name!r} has a weight of {largest:.6g}; "
+                f"a {tensor.type.name} {number} holds at most {_F16_MAX:.0f}",
+                path=tensor.source.path,
+                hint="use --type bf16 or f32",
+            )

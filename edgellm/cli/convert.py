@@ -1,4 +1,4 @@
-"""`edgellm convert`: a Hugging Face checkpoint becomes one GGUF file."""
+"""`edgellm convert`: a Hugging Face checkpoint, or a GGUF, becomes one GGUF file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = """
 edgellm convert ./SmolLM2-135M-Instruct -o smollm2-q8.gguf --bits 8
-edgellm convert ./checkpoint -o model.gguf --type q4_0 --dry-run
+edgellm convert ./checkpoint -o model.gguf --bits 4 --dry-run
 edgellm convert ./checkpoint -o model.gguf --type bf16 --force --json
+edgellm convert model-bf16.gguf -o model-q5_k.gguf --type q5_k
 """
 
 
@@ -30,17 +31,35 @@ class WeightType(str, enum.Enum):
     F16 = "f16"
     BF16 = "bf16"
     Q8_0 = "q8_0"
+    Q6_K = "q6_k"
+    Q5_1 = "q5_1"
+    Q5_0 = "q5_0"
+    Q5_K = "q5_k"
+    Q4_1 = "q4_1"
+    Q4_K_M = "q4_k_m"
+    Q4_K = "q4_k"
     Q4_0 = "q4_0"
+    IQ4_NL = "iq4_nl"
+
+
+TYPE_HELP: Final = (
+    "Type of the weight matrices, with bits a weight: f32 32, f16 and bf16 16, q8_0 8.5, q6_k 6.6, "
+    "q5_1 6, q5_0 and q5_k 5.5, q4_1 5, q4_k_m about 4.9 (a mix), q4_k, q4_0 and iq4_nl 4.5; "
+    "a few tensors get more."
+)
 
 
 def convert(
-    src: Annotated[Path, typer.Argument(metavar="SRC", help="Checkpoint folder; only read.")],
+    src: Annotated[
+        Path, typer.Argument(metavar="SRC", help="Checkpoint folder, or GGUF file; only read.")
+    ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="GGUF file to make.")],
     weight_type: Annotated[
-        WeightType | None, typer.Option("--type", help="Type of the weight matrices.")
+        WeightType | None,
+        typer.Option("--type", metavar="TYPE", case_sensitive=False, help=TYPE_HELP),
     ] = None,
     bits: Annotated[
-        int | None, typer.Option("--bits", metavar="4|8", help="4 is q4_0, 8 is q8_0.")
+        int | None, typer.Option("--bits", metavar="4|8", help="4 is q4_k_m, 8 is q8_0.")
     ] = None,
     threads: Annotated[
         int, typer.Option("--threads", metavar="N", min=0, help="Workers; 0: one a CPU.")
@@ -52,7 +71,7 @@ def convert(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Convert a Hugging Face checkpoint to GGUF, verified before it gets its name."""
+    """Convert a Hugging Face checkpoint or a GGUF to GGUF, verified before it gets its name."""
     from edgellm.cli.progress import ByteProgress
     from edgellm.runtime import conversion
 
@@ -113,13 +132,20 @@ def _show_plan(plan: ConversionPlan, *, as_json: bool) -> None:
             ("output", str(plan.out)),
             ("architecture", plan.architecture),
             ("parameters", f"{plan.n_params:,}"),
-            ("tensors", str(len(plan.tensors))),
-            ("weights", f"{plan.type}, {plan.bits_per_weight:.2f} bits per weight"),
+            ("weights", _weights(plan, len(plan.tensors))),
+            ("generation", str(plan.generation)),
             ("size", f"{plan.out_bytes:,} bytes ({format_bytes(plan.out_bytes)})"),
             ("free space", format_bytes(plan.free_bytes)),
             ("peak memory", f"about {format_bytes(plan.peak_memory_bytes)}"),
         ]
     )
+
+
+def _weights(found: ConversionPlan | ConversionResult, n_tensors: int) -> str:
+    """Say type, effective bits, and how many tensors are of another type than the mix gives."""
+    text = f"{found.type}, {found.bits_per_weight:.2f} bits per weight"
+    n_fallbacks = sum(fallback.n_tensors for fallback in found.fallbacks)
+    return f"{text} ({n_fallbacks} of {n_tensors} tensors fell back)" if n_fallbacks else text
 
 
 def _show_result(result: ConversionResult, *, as_json: bool) -> None:
@@ -131,8 +157,8 @@ def _show_result(result: ConversionResult, *, as_json: bool) -> None:
             render.json_line({"type": "converted", **_plain(result)})
         else:
             render.write_out(
-                f"{result.path}: {format_bytes(result.n_bytes)}, {result.type}, "
-                f"{result.bits_per_weight:.2f} bits per weight, {result.seconds:.1f} s\n"
+                f"{result.path}: {format_bytes(result.n_bytes)}, "
+                f"{_weights(result, result.n_tensors)}, {result.seconds:.1f} s\n"
             )
     if as_json:
         return

@@ -106,7 +106,7 @@ def _quantize_q4_0(x: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _dequantize_f32(flat: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return flat.view("<f4").astype(np.float32)
+    return flat.view("<f4").astype(np.float32, copy=False)
 
 
 def _dequantize_f16(flat: NDArray[np.uint8]) -> NDArray[np.float32]:

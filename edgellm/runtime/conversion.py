@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint to a verified GGUF: plan, convert, verify, rename.
+"""From a Hugging Face checkpoint, or another GGUF, to a verified GGUF: plan, convert, verify, rename.
 
 `plan` reads headers, configuration and tokenizer and writes nothing; its bytes are exact. `convert`
 writes `OUT.partial`, reopens and compares it, and only then renames it to `OUT`.
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edgellm.converters.plan import FilePlan
+    from edgellm.converters.layout import FilePlan
 
     Progress = Callable[[int, int], None]
 
-TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0")
-TYPE_OF_BITS: Final = {8: "q8_0", 4: "q4_0"}
+TYPES: Final = (
+    *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_1", "q5_0", "q5_k"),
+    *("q4_1", "q4_k_m", "q4_k", "q4_0", "iq4_nl"),
+)
+TYPE_OF_BITS: Final = {8: "q8_0", 4: "q4_k_m"}
 _FILE_MODE: Final = 0o666  # less the umask: a model is no secret
 _MAX_THREADS: Final = 16
 
@@ -39,9 +42,9 @@ class ConvertOptions:
     """What to convert and how.
 
     Attributes:
-        src: checkpoint folder; only read.
+        src: checkpoint folder, or a GGUF file to be stored in another type; only read.
         out: the GGUF file to make.
-        type: one of `TYPES`, the type of the weight matrices.
+        type: one of `TYPES`, the type of the weight matrices, or the mix of several.
         n_threads: workers that quantise; 0 means one for each CPU of this process. The bytes
             written do not depend on it.
         overwrite: replace `out` if it is there.
@@ -66,12 +69,21 @@ class TensorRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Fallback:
+    """`n_tensors` are `stored`, not `wanted`: their rows do not fill the blocks of that type."""
+
+    wanted: str
+    stored: str
+    n_tensors: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConversionPlan:
     """What a conversion would write, known before the first byte is.
 
     Attributes:
         out: the file to be made.
-        architecture: the checkpoint's architecture, such as `LlamaForCausalLM`.
+        architecture: the source's, such as `LlamaForCausalLM`, or `llama` in a GGUF.
         type: the type asked for.
         out_bytes: exact size of the file.
         n_params: weights in the file, rotary factors left out.
@@ -79,6 +91,8 @@ class ConversionPlan:
         tensors: one row for each tensor, in file order.
         peak_memory_bytes: estimate of the process's peak resident memory.
         free_bytes: free space where `out` goes.
+        fallbacks: tensors that are of another type because their rows do not fill its blocks.
+        generation: 1 for an unquantised source, one more for each quantised file between.
         warnings: what the user should know, one sentence each.
     """
 
@@ -91,7 +105,9 @@ class ConversionPlan:
     tensors: tuple[TensorRow, ...]
     peak_memory_bytes: int
     free_bytes: int
-    warnings: tuple[str, ...]
+    fallbacks: tuple[Fallback, ...] = ()
+    generation: int = 1
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +121,8 @@ class ConversionResult:
         sha256: of the whole file, in hex.
         seconds: how long planning, writing and verifying took.
         bits_per_weight: `8 * tensor bytes / n_params`.
-        warnings: what the user should know, one sentence each; those of the plan.
+        n_tensors: tensors in the file.
+        fallbacks, generation, warnings: those of the plan.
     """
 
     path: Path
@@ -114,11 +131,14 @@ class ConversionResult:
     sha256: str
     seconds: float
     bits_per_weight: float
+    n_tensors: int
+    fallbacks: tuple[Fallback, ...] = ()
+    generation: int = 1
     warnings: tuple[str, ...] = ()
 
 
 def plan(options: ConvertOptions) -> ConversionPlan:
-    """Check a checkpoint whole and say what its conversion would write; nothing is written.
+    """Check a source whole and say what its conversion would write; nothing is written.
 
     Raises:
         UsageError: `type` is not one of `TYPES`, or the folder of `out` does not exist.
@@ -128,12 +148,13 @@ def plan(options: ConvertOptions) -> ConversionPlan:
         UnknownArchitecture: no family converts it.
         TensorMismatch: names or shapes differ from the family's recipe.
         ConvertError: configuration or tokenizer cannot be carried over.
+        MissingExtra: the type needs the engine's library, and it is not installed.
     """
     return _describe(options, _make_plan(options))
 
 
 def convert(options: ConvertOptions, *, progress: Progress | None = None) -> ConversionResult:
-    """Convert a checkpoint; `options.out` appears whole and verified, or not at all.
+    """Convert a checkpoint or a GGUF; `options.out` appears whole and verified, or not at all.
 
     Args:
         options: what to convert and how.
@@ -141,7 +162,7 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
 
     Raises:
         UsageError: `out` exists and `overwrite` is off, is no regular file, or is a file of the
-            checkpoint; or another run is writing it.
+            source; or another run is writing it.
         DoesNotFit: the disk is too small.
         VerifyFailed: the file, read again, is not what was meant.
         ConvertError: and the others that `plan` raises.
@@ -174,6 +195,9 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         sha256=sha256,
         seconds=time.monotonic() - started_s,
         bits_per_weight=file_plan.bits_per_weight,
+        n_tensors=len(file_plan.tensors),
+        fallbacks=_fallbacks(file_plan),
+        generation=file_plan.generation,
         warnings=file_plan.warnings,
     )
 
@@ -193,14 +217,14 @@ def _check_out(options: ConvertOptions) -> None:
     if not stat.S_ISREG(there.st_mode):
         raise UsageError("is there and is not a regular file", path=out, hint=other)
     if any(_is_same(path, there) for path in _files(options.src)):
-        raise UsageError("is a file of the checkpoint itself", path=out, hint=other)
+        raise UsageError("is a file of the source itself", path=out, hint=other)
     if not options.overwrite:
         raise UsageError("is there already", path=out, hint=f"use --force, or {other}")
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(src: Path) -> list[Path]:
     try:
-        return list(folder.iterdir())
+        return list(src.iterdir()) if src.is_dir() else [src]
     except OSError:  # planning says what is wrong with it
         return []
 
@@ -213,14 +237,18 @@ def _is_same(path: Path, status: os.stat_result) -> bool:
 
 
 def _make_plan(options: ConvertOptions) -> FilePlan:
-    from edgellm.converters.plan import make_plan
-
     if options.type not in TYPES:
         raise UsageError(f"type {options.type!r} is unknown", hint=f"one of {', '.join(TYPES)}")
     if options.n_threads < 0:
         raise UsageError(f"{options.n_threads} threads")
     if not options.out.parent.is_dir():
         raise UsageError("the folder does not exist", path=options.out.parent)
+    if options.src.is_file():
+        from edgellm.converters.requantize import plan_requantization
+
+        return plan_requantization(options.src, options.type)
+    from edgellm.converters.plan import make_plan
+
     return make_plan(options.src, options.type)
 
 
@@ -253,7 +281,7 @@ def _describe(options: ConvertOptions, file_plan: FilePlan) -> ConversionPlan:
     rows = tuple(
         TensorRow(
             name=tensor.name,
-            source=tensor.source.entry.name if tensor.source else "",
+            source=tensor.source.name if tensor.source else "",
             shape=tensor.shape,
             type=tensor.type.name.lower(),
             n_bytes=tensor.n_bytes,
@@ -262,7 +290,7 @@ def _describe(options: ConvertOptions, file_plan: FilePlan) -> ConversionPlan:
     )
     return ConversionPlan(
         out=options.out,
-        architecture=file_plan.spec.architecture,
+        architecture=file_plan.architecture,
         type=options.type,
         out_bytes=file_plan.n_bytes,
         n_params=file_plan.n_params,
@@ -270,8 +298,14 @@ def _describe(options: ConvertOptions, file_plan: FilePlan) -> ConversionPlan:
         tensors=rows,
         peak_memory_bytes=peak_memory_bytes(file_plan, _n_threads(options)),
         free_bytes=_free_bytes(options.out),
+        fallbacks=_fallbacks(file_plan),
+        generation=file_plan.generation,
         warnings=file_plan.warnings,
     )
+
+
+def _fallbacks(file_plan: FilePlan) -> tuple[Fallback, ...]:
+    return tuple(Fallback(f.wanted, f.stored, f.n_tensors) for f in file_plan.fallbacks)
 
 
 def _n_threads(options: ConvertOptions) -> int:

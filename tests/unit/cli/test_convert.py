@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgellm.cli import convert
 from edgellm.errors import TensorMismatch, VerifyFailed
 from edgellm.runtime import conversion
 
@@ -27,6 +28,12 @@ PLAN = conversion.ConversionPlan(
     free_bytes=9_000_000_000,
     warnings=("the tokenizer is odd",),
 )
+FALLBACKS: dict[str, tuple[conversion.Fallback, ...]] = dict.fromkeys(conversion.TYPES, ()) | {
+    "q4_k_m": (
+        conversion.Fallback("q4_k", "q5_0", 150),
+        conversion.Fallback("q6_k", "q8_0", 30),
+    )
+}
 
 
 @pytest.fixture
@@ -50,7 +57,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[conversion.ConvertOptions]:
         for done in range(0, 101, 5):
             progress(done, 100)
         return conversion.ConversionResult(
-            wanted.out, wanted.type, 1_234_567, "ab", 1.5, 8.5, PLAN.warnings
+            wanted.out,
+            wanted.type,
+            1_234_567,
+            "ab",
+            1.5,
+            8.5,
+            n_tensors=272,
+            fallbacks=FALLBACKS[wanted.type],
+            warnings=PLAN.warnings,
         )
 
     monkeypatch.setattr(conversion, "plan", plan)
@@ -74,8 +89,9 @@ def test_result_progress_and_next_steps(cli: Any, asked: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("flags", "kind"),
     [
-        (["--bits", "4"], "q4_0"),
-        (["--type", "bf16"], "bf16"),
+        (["--bits", "4"], "q4_k_m"),
+        (["--type", "Q4_K_M"], "q4_k_m"),
+        (["--type", "BF16"], "bf16"),
         *((["--type", name], name) for name in conversion.TYPES),
     ],
 )
@@ -119,6 +135,25 @@ def test_file_counts_when_nobody_reads(
     assert len(asked) == 1
 
 
+def test_fallbacks_are_in_the_summary_and_the_json(cli: Any, asked: list[Any]) -> None:
+    """How many tensors are of another type is said in the one line, and which in the JSON."""
+    flags = ("convert", "src", "-o", "m.gguf", "--bits", "4")
+    expected = "q4_k_m, 8.50 bits per weight (180 of 272 tensors fell back), 1.5 s"
+    assert cli(*flags).out == f"m.gguf: 1.2 MB, {expected}\n"
+    [line] = cli(*flags, "--json").lines
+    assert line["fallbacks"] == [
+        {"wanted": "q4_k", "stored": "q5_0", "n_tensors": 150},
+        {"wanted": "q6_k", "stored": "q8_0", "n_tensors": 30},
+    ]
+
+
+def test_help_says_the_bits_of_every_type(cli: Any) -> None:
+    """Each name stands in the help, and the command line knows just those."""
+    assert [item.value for item in convert.WeightType] == list(conversion.TYPES)
+    words = convert.TYPE_HELP.replace(",", " ").split()
+    assert set(conversion.TYPES) <= set(words)
+
+
 def test_result_as_json(cli: Any, asked: list[Any]) -> None:
     """--json prints one object and no progress."""
     result = cli("convert", "src", "-o", "m.gguf", "--bits", "8", "--json")
@@ -131,6 +166,9 @@ def test_result_as_json(cli: Any, asked: list[Any]) -> None:
         "sha256": "ab",
         "seconds": 1.5,
         "bits_per_weight": 8.5,
+        "n_tensors": 272,
+        "fallbacks": [],
+        "generation": 1,
         "warnings": ["the tokenizer is odd"],
     }
     assert result.err == "warning: the tokenizer is odd\n"

@@ -58,7 +58,7 @@ def test_the_checkpoint_is_never_replaced(tmp_path: Path) -> None:
     second.hardlink_to(weights)
     link.symlink_to(weights)
     for out in (weights, own / "config.json", second, link, own / ".." / "own" / weights.name):
-        refused(own, out, "a file of the checkpoint")
+        refused(own, out, "a file of the source")
     assert weights.read_bytes() == good
 
 
