@@ -34,6 +34,7 @@ class Vocab:
         add_bos: whether plain text starts with it.
         bos_text: how the chat template writes it, or "".
         eos_text: how the chat template writes the end token, or "".
+        spellings: how `tokenize` with `special` reads control tokens, and that for unknown text.
     """
 
     n_tokens: int
@@ -44,6 +45,7 @@ class Vocab:
     add_bos: bool
     bos_text: str = ""
     eos_text: str = ""
+    spellings: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ class ScriptedEngine:
             add_bos=self._add_bos,
             bos_text=SPELLINGS[0],
             eos_text=SPELLINGS[2],
+            spellings=frozenset(SPELLINGS),
         )
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> list[int]:

@@ -6,21 +6,21 @@ them. It never depends on the user's words, so one snapshot serves every questio
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from edgellm.core import Message
 from edgellm.errors import TemplateError
+from edgellm.prompt.provenance import PromptText
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-Render = Callable[[Sequence[Message], datetime], str]
-Encode = Callable[[str], list[int]]
+Render = Callable[[Sequence[Message], datetime], PromptText]
+Encode = Callable[[PromptText], list[int]]
 
 # What user texts begin with, as far as tokenizers care: nothing, a letter, a space and a digit, a
 # line break, several bytes a character, a word, a digit, closing and opening punctuation.
@@ -30,14 +30,6 @@ CLOCKS = (datetime(2001, 2, 3, 4, 5, 6), datetime(1999, 12, 31, 23, 59, 58))  # 
 # A role's header (`user`, a line break) between the last control token and the user's text is not
 # worth the risk that tokens merge there; a system prompt that a template puts there is.
 MAX_TRIM_TOKENS = 16
-_REMEMBERED_TEXTS = 24
-
-
-class Tokenize(Protocol):
-    """An engine's `tokenize`."""
-
-    def __call__(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
-        """Split text into token ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +48,6 @@ class Boundary:
     volatile: bool
 
 
-def prompt_encoder(tokenize: Tokenize, *, bos_text: str, special: bool = True) -> Encode:
-    """Return a function from rendered text to token ids with exactly one beginning-of-sequence.
-
-    The whole text is read at once, as Hugging Face and llama.cpp's server do, so that tokens are
-    those the model was trained on. The price: with `special`, a control token spelled out in a
-    message is read as that token. The last texts are remembered, because requests share probes.
-
-    Args:
-        tokenize: the engine's.
-        bos_text: how the template writes the BOS token; a text that starts with it gets no other.
-        special: read control tokens in the text; pass `not prompter.fallback`.
-    """
-    remembered: OrderedDict[str, list[int]] = OrderedDict()
-
-    def encode(text: str) -> list[int]:
-        tokens = remembered.pop(text, None)
-        if tokens is None:
-            has_bos = special and bool(bos_text) and text.startswith(bos_text)
-            tokens = tokenize(text, special=special, add_bos=not has_bos)
-            if len(remembered) >= _REMEMBERED_TEXTS:
-                remembered.popitem(last=False)
-        remembered[text] = tokens
-        return list(tokens)
-
-    return encode
-
-
 def stable_prefix(
     render: Render,
     messages: Sequence[Message],
@@ -96,9 +61,9 @@ def stable_prefix(
     Where tokens agree under all of them, cut back to the last control token, ends the prefix.
 
     Args:
-        render: the template, such as `lambda messages, now: prompter.render(messages, now=now)`.
+        render: the template, such as `PromptWriter.write`.
         messages: the conversation.
-        encode: from `prompt_encoder`.
+        encode: a `PromptEncoder`.
         special_ids: control tokens, at which a prefix can be cut without looking at its neighbours.
         now: the time the prompt is rendered for.
 
@@ -123,7 +88,7 @@ def stable_prefix(
 
 def _rendered(
     render: Render, messages: Sequence[Message], probes: Sequence[str], clock: datetime
-) -> list[str]:
+) -> list[PromptText]:
     """Render each probe behind the system messages; a probe the template refuses is left out."""
     system = []
     for message in messages:
@@ -137,12 +102,14 @@ def _rendered(
     return texts
 
 
-def _agreement(texts: Sequence[str], encode: Encode, special_ids: Collection[int]) -> list[int]:
+def _agreement(
+    texts: Sequence[PromptText], encode: Encode, special_ids: Collection[int]
+) -> list[int]:
     """Return the tokens all texts begin with, cut where that is safe."""
     if len(texts) < 2:
         return []
     first = texts[0]
-    nearest = min(texts[1:], key=lambda text: _common_chars(first, text))
+    nearest = min(texts[1:], key=lambda text: _common_chars(first.text, text.text))
     common = _common(encode(first), encode(nearest))
     cut = _after_special(common, special_ids)
     if cut and cut >= len(common) - MAX_TRIM_TOKENS:

@@ -11,12 +11,11 @@ import threading
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from edgellm.core import Message
 from edgellm.errors import TemplateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from edgellm.core import Message
 
 MAX_SOURCE_CHARS = 1 << 19
 RAW_SEPARATOR = "\n\n"
@@ -27,8 +26,13 @@ class Prompter(Protocol):
     """What turns a conversation into the text a model reads.
 
     Attributes:
+        source: the template, or "".
         fallback: whether this is raw text because the model has no template of its own.
     """
+
+    @property
+    def source(self) -> str:
+        """Return the template's source."""
 
     @property
     def fallback(self) -> bool:
@@ -60,6 +64,7 @@ class RawTemplate:
     turn begins with what the engine has in memory.
     """
 
+    source = ""
     fallback = True
 
     def render(
@@ -88,6 +93,24 @@ def make_prompter(source: str | None, *, bos_text: str = "", eos_text: str = "")
     if source is None or not source.strip():
         return RawTemplate()
     return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text)
+
+
+def opens_answers(prompter: Prompter) -> bool:
+    """Return whether prompts end where an answer begins, as far as can be told.
+
+    A template that ignores `add_generation_prompt` does so only if answers stand right behind the
+    questions, as behind `[/INST]`; if text of its own comes between, the model has to write that.
+    """
+    question, answer = Message("user", "?"), "0" * 9
+    try:
+        closed = prompter.render([question], add_generation_prompt=False)
+        if prompter.render([question]) != closed:
+            return True
+        whole = prompter.render([question, Message("assistant", answer)])
+    except TemplateError:
+        return True
+    opening, found, _ = whole.removeprefix(closed).partition(answer)
+    return not (whole.startswith(closed) and found and opening.strip())
 
 
 class ChatTemplate:

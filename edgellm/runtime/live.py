@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from edgellm.prompt.boundary import Boundary
+    from edgellm.prompt.spellings import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class Prompt:
         text: as the template wrote it.
         tokens: all of them.
         n_prefix: length of the stable prefix.
+        controls: where the template's control tokens are spelled.
     """
 
     text: str
     tokens: tuple[int, ...]
     n_prefix: int
+    controls: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Live:
         n_prompt: how many of them were the prompt.
         n_prefix: where the prompt was cut.
         pending: the text of the answer's tokens that were not decoded, or None if it is none.
+        controls: where control tokens are spelled in the text; an answer has none.
     """
 
     tokens: tuple[int, ...]
@@ -48,6 +52,7 @@ class Live:
     n_prompt: int
     n_prefix: int
     pending: str | None = ""
+    controls: tuple[Span, ...] = ()
 
     def continued_by(self, tokens: Sequence[int]) -> int:
         """Return how many live tokens a request that goes on from here keeps; 0 if it does not."""
@@ -79,6 +84,7 @@ def make_prompt(
     piece: Callable[[int], bytes],
     *,
     separator: str = "",
+    controls: tuple[Span, ...] = (),
 ) -> Prompt:
     """Return the prompt, with the tokens that were generated kept as they were generated.
 
@@ -95,9 +101,13 @@ def make_prompt(
         piece: the bytes of a token.
         separator: what stands between two messages of raw text, where no control token does; "" for
             a template. A whole message ends there, so nothing is cut in the middle of a word.
+        controls: where control tokens are spelled in the text.
     """
-    prompt = Prompt(text, boundary.tokens, boundary.n_prefix)
+    prompt = Prompt(text, boundary.tokens, boundary.n_prefix, controls)
     if live is None or not live.text or not text.startswith(live.text):
+        return prompt
+    # A message may say what a template wrote: equal texts are equal prompts only with these.
+    if live.controls != tuple(span for span in controls if span[0] < len(live.text)):
         return prompt
     n_prefix = boundary.n_prefix
     if live.n_prefix != n_prefix or live.tokens[:n_prefix] != boundary.tokens[:n_prefix]:
@@ -112,7 +122,7 @@ def make_prompt(
         and b"".join(map(piece, more)) == delta.encode("utf-8", "surrogatepass")
     ):
         return prompt
-    return Prompt(text, (*live.tokens, *more), n_prefix)
+    return Prompt(text, (*live.tokens, *more), n_prefix, controls)
 
 
 def _starts_a_message(delta: str, pending: str | None, separator: str) -> bool:
@@ -131,6 +141,7 @@ def live_after(
         len(prompt.tokens),
         prompt.n_prefix,
         _text("", answer[n_decoded:], piece),
+        prompt.controls,
     )
 
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Failure, Mode, Tier, Timings, Token, Usage, Warn
 from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, UsageError
-from edgellm.prompt.boundary import prompt_encoder, stable_prefix
-from edgellm.prompt.template import RAW_SEPARATOR, make_prompter
 from edgellm.runtime.generate import Decoding
-from edgellm.runtime.live import live_after, make_prompt
+from edgellm.runtime.live import live_after
 from edgellm.runtime.prefill import BEING_STORED, MIN_SNAPSHOT_TOKENS, Prefiller
+from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.room import Room
 from edgellm.runtime.sampling import Sampler
 from edgellm.runtime.session import SessionFacts, SessionOptions
@@ -22,11 +21,11 @@ from edgellm.runtime.text import TextJoiner
 from edgellm.store.background import SnapshotWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
     from types import TracebackType
 
-    from edgellm.core import Event, Message, Request, SnapshotUse
+    from edgellm.core import Event, Request, SnapshotUse
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live, Prompt
     from edgellm.runtime.prefill import Prefilled
@@ -86,15 +85,7 @@ class LocalSession:
         self.model = engine.model
         self.options = options or SessionOptions()
         self.load_ms = 0.0
-        self._clock = clock
-        vocab = self._vocab = engine.vocab()
-        self._prompter = make_prompter(
-            self.options.chat_template or engine.model.chat_template,
-            bos_text=vocab.bos_text,
-            eos_text=vocab.eos_text,
-        )
-        special = not self._prompter.fallback
-        self._encode = prompt_encoder(engine.tokenize, bos_text=vocab.bos_text, special=special)
+        self._vocab = engine.vocab()
         block = engine.snapshot_block()
         kept = None if block or self.options.snapshot is Tier.OFF else store
         self._prefiller = Prefiller(
@@ -105,8 +96,11 @@ class LocalSession:
             min_tokens=min_snapshot_tokens,
         )
         self._writer = SnapshotWriter(kept) if kept else None
+        self._prompting = Prompting(
+            engine, self.options.chat_template, clock=clock, keeps_prefixes=kept is not None
+        )
         self._warnings = self._opening_warnings(block)
-        self._said_volatile = self._said_lost = False
+        self._said_lost = False
         self.room = Room(engine, self.options.n_ctx)
         self._live: Live | None = None
         self._n_cancels = 0
@@ -119,8 +113,6 @@ class LocalSession:
     def _opening_warnings(self, block: str) -> list[str]:
         """Return what is said once, with the first answer."""
         said = []
-        if self._prompter.fallback:
-            said.append("the model has no chat template: it gets raw text")
         if block and self.options.snapshot is not Tier.OFF:
             said.append(f"prefix snapshots are off: {block}")
         trained = self.model.n_ctx_train
@@ -195,7 +187,7 @@ class LocalSession:
     def _events(self, request: Request, cancelled: Callable[[], bool]) -> Iterator[Event]:
         started = perf_counter()
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
-        prompt = self._prompt(request.messages, self._live)
+        prompt = self._prompting.prompt(request.messages, self._live)
         yield from self._told()
         n_ctx = self.room.wanted(len(prompt.tokens))
         # Until here a request could be refused without loss; from here on nothing is known of the
@@ -215,8 +207,9 @@ class LocalSession:
         if self._writer is not None and self._writer.failure and not self._said_lost:
             self._said_lost = True
             self._warnings.append(f"the prefix snapshot was not kept: {self._writer.failure}")
-        while self._warnings:
-            yield Warn(self._warnings.pop(0))
+        for said in (self._prompting.notes, self._warnings):
+            while said:
+                yield Warn(said.pop(0))
 
     def _snapshot_use(self, filled: Prefilled, *, taken: bool) -> SnapshotUse:
         """Say what the store did, as far as it is known when the answer ends."""
@@ -227,30 +220,6 @@ class LocalSession:
         if taken and not (writer.settle(SETTLE_S) and writer.failed_last):
             return use
         return replace(use, reason=use.reason.removesuffix(BEING_STORED) + "not kept")
-
-    def _prompt(self, messages: Sequence[Message], live: Live | None) -> Prompt:
-        now = self._clock()
-
-        def render(conversation: Sequence[Message], at: datetime) -> str:
-            return self._prompter.render(conversation, now=at)
-
-        boundary = stable_prefix(render, messages, self._encode, self._vocab.special_ids, now)
-        if boundary.volatile and self._writer is not None and not self._said_volatile:
-            self._said_volatile = True
-            self._warnings.append(
-                "the chat template writes the time into the system prompt: only the "
-                f"{boundary.n_prefix} tokens before it can be kept for the next start"
-            )
-        special = not self._prompter.fallback
-        return make_prompt(
-            render(messages, now),
-            boundary,
-            live,
-            lambda more: self.engine.tokenize(more, special=special, add_bos=False),
-            self._vocab.special_ids,
-            self._vocab.piece,
-            separator=RAW_SEPARATOR if self._prompter.fallback else "",
-        )
 
     def _decode(
         self,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _NO_TOKEN = -1
 _PIECE_BYTES = 64
+_UNKNOWN, _CONTROL = 1 << 0, 1 << 3  # llama_token_attr, llama.h
 
 
 class Vocabulary:
@@ -29,21 +30,31 @@ class Vocabulary:
         lib, vocab = self._lib, self._vocab
         ids = range(self.n_tokens)
         bos, eos = int(lib.llama_vocab_bos(vocab)), int(lib.llama_vocab_eos(vocab))
+        attributes = [int(lib.llama_vocab_get_attr(vocab, i)) for i in ids]
+        spelled = (i for i in ids if attributes[i] & (_UNKNOWN | _CONTROL))
         return Vocab(
             n_tokens=self.n_tokens,
             piece=self.piece,
             end_ids=frozenset(i for i in ids if lib.llama_vocab_is_eog(vocab, i)),
-            special_ids=frozenset(i for i in ids if lib.llama_vocab_is_control(vocab, i)),
+            special_ids=frozenset(i for i in ids if attributes[i] & _CONTROL),
             bos_id=None if bos == _NO_TOKEN else bos,
             add_bos=bool(lib.llama_vocab_get_add_bos(vocab)),
             bos_text=self._text(bos),
             eos_text=self._text(eos),
+            spellings=frozenset(filter(None, map(self._spelling, spelled))),
         )
 
     def _text(self, token: int) -> str:
         if token == _NO_TOKEN:
             return ""
         return str(self._lib.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace"))
+
+    def _spelling(self, token: int) -> str:
+        """Return how a token is written, "" for bytes that no text can hold."""
+        try:
+            return str(self._lib.llama_vocab_get_text(self._vocab, token).decode("utf-8"))
+        except UnicodeDecodeError:
+            return ""
 
     def piece(self, token: int) -> bytes:
         """Return the bytes of a token; control tokens have none."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgellm.prompt.spellings import Spellings
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -72,6 +74,7 @@ class TestVocabulary:
 
     tokenize: Callable[..., list[int]]
     special_ids: frozenset[int]
+    spellings: Spellings
 
 
 # How models cut text before merging; the third cuts nothing, as SentencePiece does.
@@ -95,7 +98,8 @@ def vocabulary(request: pytest.FixtureRequest) -> TestVocabulary:
         bos = [tokenizer.token_to_id("<s>")] if add_bos else []
         return bos + tokenizer.encode(text, add_special_tokens=False).ids
 
-    return TestVocabulary(tokenize, frozenset(map(tokenizer.token_to_id, SPECIALS)))
+    special_ids = frozenset(map(tokenizer.token_to_id, SPECIALS))
+    return TestVocabulary(tokenize, special_ids, Spellings(SPECIALS))
 
 
 @pytest.fixture(scope="session", params=TEMPLATES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import contextmanager
+from contextlib import closing
 from datetime import datetime, timedelta
 
 import pytest
@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgellm.core import Message
+from edgellm.engines.base import EngineSettings
+from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.errors import TemplateError
-from edgellm.prompt.boundary import prompt_encoder, stable_prefix
+from edgellm.prompt.boundary import stable_prefix
+from edgellm.prompt.encoding import PromptEncoder
+from edgellm.prompt.provenance import PromptText, PromptWriter
+from edgellm.prompt.spellings import Spellings
 from edgellm.prompt.template import RawTemplate, make_prompter
 
 NOW = datetime(2026, 5, 17, 9, 30, 12)  # noqa: DTZ001
@@ -51,15 +56,20 @@ def user_texts(n_texts):
 
 def boundary(vocabulary, source, messages, now=NOW, encode=None):
     prompter = make_prompter(source, bos_text="<s>", eos_text="</s>")
-    if encode is None:
-        encode = encoder(vocabulary, source)
+    write = PromptWriter(prompter, vocabulary.spellings).write
     return stable_prefix(
-        lambda m, at: prompter.render(m, now=at), messages, encode, vocabulary.special_ids, now
+        write, messages, encode or encoder(vocabulary), vocabulary.special_ids, now
     )
 
 
-def encoder(vocabulary, source):
-    return prompt_encoder(vocabulary.tokenize, bos_text="<s>", special=bool(source))
+def encoder(vocabulary, tokenize=None):
+    return PromptEncoder(
+        tokenize or vocabulary.tokenize,
+        spellings=vocabulary.spellings,
+        control_ids=vocabulary.special_ids,
+        bos_id=vocabulary.tokenize("", special=False, add_bos=True)[0],
+        bos_text="<s>",
+    )
 
 
 def conversation(user, system=SYSTEM):
@@ -72,7 +82,7 @@ def conversation(user, system=SYSTEM):
 )
 def test_every_user_text_finds_the_same_prefix(vocabulary, template, system, n_texts):
     """Two hundred user texts, one prefix, and every prompt starts with it."""
-    encode = encoder(vocabulary, template)
+    encode = encoder(vocabulary)
     prefixes = set()
     for user in user_texts(200)[:: 200 // n_texts]:
         found = boundary(vocabulary, template, conversation(user, system), encode=encode)
@@ -133,8 +143,8 @@ def test_a_date_behind_the_prefix_is_not_volatile(vocabulary, chatml):
 def test_the_prompt_is_rendered_for_now(vocabulary, dated):
     """The probes' clocks never reach the prompt itself."""
     found = boundary(vocabulary, dated, conversation("hi"))
-    text = make_prompter(dated).render(conversation("hi"), now=NOW)
-    assert encoder(vocabulary, dated)(text) == list(found.tokens)
+    text = PromptText(make_prompter(dated).render(conversation("hi"), now=NOW))
+    assert encoder(vocabulary)(text) == list(found.tokens)
 
 
 def test_a_probe_the_template_refuses_is_left_out(vocabulary, chatml):
@@ -158,13 +168,6 @@ def test_a_template_that_ignores_the_user_leaves_one_token_to_decode(vocabulary)
     assert len(found.tokens) - 1 == found.n_prefix
 
 
-def test_there_is_exactly_one_beginning_of_sequence(vocabulary):
-    """The template's own counts; without one the model's wish does."""
-    encode = encoder(vocabulary, "x")
-    bos = vocabulary.tokenize("<s>", special=True, add_bos=False)
-    assert [1, 1] == [encode(text).count(bos[0]) for text in ("<s>hello", "hello")]
-
-
 def test_equal_texts_are_tokenised_once(vocabulary, chatml):
     """Probes cost nothing the second time, and few tokenisations the first."""
     calls = []
@@ -173,18 +176,11 @@ def test_equal_texts_are_tokenised_once(vocabulary, chatml):
         calls.append(text)
         return vocabulary.tokenize(text, special=special, add_bos=add_bos)
 
-    encode = prompt_encoder(tokenize, bos_text="<s>")
+    encode = encoder(vocabulary, tokenize)
     boundary(vocabulary, chatml, conversation("hi"), encode=encode)
     assert len(calls) == len(set(calls)) <= 3
     boundary(vocabulary, chatml, conversation("what?"), encode=encode)
     assert len(calls) <= 4
-
-
-def test_remembered_tokens_cannot_be_changed_from_outside(vocabulary):
-    """Each call gives its own list."""
-    encode = encoder(vocabulary, "x")
-    encode("hello").clear()
-    assert encode("hello")
 
 
 def test_the_fallback_reads_no_control_tokens(vocabulary):
@@ -198,42 +194,25 @@ def test_the_fallback_reads_no_control_tokens(vocabulary):
 @pytest.mark.parametrize("kind", ["own", "raw"])
 def test_two_hundred_texts_on_a_real_vocabulary(smollm2_gguf, kind):
     """SmolLM2's own tokenizer and template: one prefix, in a few milliseconds."""
-    import llama_cpp
-
-    with opened_vocabulary(llama_cpp, smollm2_gguf) as (tokenize, source, special_ids):
-        prompter = make_prompter(source if kind == "own" else "", eos_text="<|im_end|>")
-        encode = prompt_encoder(tokenize, bos_text="", special=kind == "own")
+    with closing(LlamaCppEngine(smollm2_gguf, EngineSettings())) as engine:
+        vocab = engine.vocab()
+        source = engine.model.chat_template if kind == "own" else ""
+        spellings = Spellings(vocab.spellings)
+        write = PromptWriter(make_prompter(source, eos_text="<|im_end|>"), spellings).write
+        encode = PromptEncoder(
+            engine.tokenize,
+            spellings=spellings,
+            control_ids=vocab.special_ids,
+            bos_id=None,
+            bos_text="",
+        )
         prefixes = set()
         started_s = time.perf_counter()
         for user in user_texts(200):
             found = stable_prefix(
-                lambda m, at: prompter.render(m, now=at),
-                conversation(user, SYSTEM * 60),
-                encode,
-                special_ids,
-                NOW,
+                write, conversation(user, SYSTEM * 60), encode, vocab.special_ids, NOW
             )
             prefixes.add(found.tokens[: found.n_prefix])
         assert 1 == len(prefixes)
         assert len(next(iter(prefixes))) > 1000
         assert time.perf_counter() - started_s < 200 * 0.1
-
-
-@contextmanager
-def opened_vocabulary(llama_cpp, path):
-    """Open a model for its vocabulary alone; give tokenize, template and control tokens."""
-    params = llama_cpp.llama_model_default_params()
-    params.vocab_only = True
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    vocab = llama_cpp.llama_model_get_vocab(model)
-
-    def tokenize(text: str, *, special: bool, add_bos: bool) -> list[int]:
-        data = text.encode()
-        room = (llama_cpp.llama_token * (len(data) + 8))()
-        n = llama_cpp.llama_tokenize(vocab, data, len(data), room, len(room), add_bos, special)
-        return list(room[:n])
-
-    ids = range(llama_cpp.llama_vocab_n_tokens(vocab))
-    control = {token for token in ids if llama_cpp.llama_vocab_is_control(vocab, token)}
-    yield tokenize, llama_cpp.llama_model_chat_template(model, None).decode(), control
-    llama_cpp.llama_model_free(model)

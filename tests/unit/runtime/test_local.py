@@ -420,12 +420,12 @@ def test_a_model_without_a_template_gets_raw_text_and_says_so_once(start, ask, s
 
 def test_the_users_template_replaces_the_models(start, ask) -> None:
     """`--chat-template` is what the model reads, and no warning about a missing one."""
-    template = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+    template = "{% for m in messages %}{{ m.content }};{% endfor %}"
     session, engine = start(chat_template=None, options=SessionOptions(chat_template=template))
     *tokens, done = session.stream(ask("Why?", system=None))
     assert {Token} == {type(event) for event in tokens}
     read = b"".join(bytes(tokens) for _, tokens, _ in engine.decoded)
-    assert b"[user:Why?]" == read[: done.usage.prompt_tokens]
+    assert b"Why?;" == read[: done.usage.prompt_tokens]
 
 
 def test_a_template_that_fails_is_a_failure_and_no_loss(start, ask) -> None:

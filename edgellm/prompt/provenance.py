@@ -1,0 +1,120 @@
+"""A rendered prompt that knows which control tokens are the template's own.
+
+Whatever a message says is text: who types `<|im_end|>` closes no turn. A control token belongs to
+the template when the first character of its spelling does. To see that, the messages are rendered
+again with the first character of each spelling in them exchanged for a private one, which templates
+handle like any other sign; what is still spelled out then, the template wrote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from edgellm.core import Message
+from edgellm.errors import TemplateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from edgellm.prompt.spellings import Span, Spellings
+    from edgellm.prompt.template import Prompter
+
+# Unicode's private use areas: no tokenizer, filter or case mapping makes anything of them.
+_PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """The text of a prompt.
+
+    Attributes:
+        text: as the model reads it.
+        controls: where the template's control tokens are spelled, from the left.
+        mixed: whether there are spellings besides `controls`, which are text.
+    """
+
+    text: str
+    controls: tuple[Span, ...] = ()
+    mixed: bool = False
+
+    def tail(self, start: int) -> PromptText:
+        """Return what stands from a position on, where no control token may be cut in two."""
+        behind = tuple((a - start, b - start) for a, b in self.controls if a >= start)
+        return PromptText(self.text[start:], behind, self.mixed)
+
+
+class PromptWriter:
+    """Renders conversations and tells the template's control tokens from what messages say.
+
+    Args:
+        prompter: the template, or the fallback, whose text holds no control token at all.
+        spellings: of the control tokens.
+    """
+
+    def __init__(self, prompter: Prompter, spellings: Spellings) -> None:
+        self._prompter = prompter
+        self._spellings = spellings
+
+    def write(self, messages: Sequence[Message], now: datetime | None = None) -> PromptText:
+        """Render a conversation; where no message spells a control token, just once.
+
+        Raises:
+            TemplateError: the template failed or refused the messages.
+        """
+        text = self._prompter.render(messages, now=now)
+        if self._prompter.fallback:
+            return PromptText(text, mixed=True)
+        plain = PromptText(text, self._spellings.spans(text))
+        try:
+            # Beginnings too: two messages, or a template that cuts something out of one, could
+            # make a spelling of what are two halves.
+            broad = self._marked(messages, self._spellings.beginnings, now)
+        except TemplateError:
+            broad = PromptText("")  # a template that misses what was exchanged
+        if broad is None:
+            return plain
+        if broad.text == text:
+            return PromptText(text, broad.controls, broad.controls != plain.controls)
+        # The template looks at what was exchanged, as for the end of a thought. It may see halves
+        # of spellings, but whole ones mean nothing to it either.
+        return self._marked(messages, self._spellings.occurrences, now) or plain
+
+    def _marked(
+        self,
+        messages: Sequence[Message],
+        find: Callable[[str], list[int]],
+        now: datetime | None,
+    ) -> PromptText | None:
+        """Render with a private character at each place found, then put the real ones back."""
+        places = [find(message.content) for message in messages]
+        if not any(places):
+            return None
+        contents = [message.content for message in messages]
+        wanted = {c[at] for c, found in zip(contents, places, strict=True) for at in found}
+        marks = self._private(wanted, contents)
+        marked = [
+            Message(message.role, _exchanged(message.content, found, marks))
+            for message, found in zip(messages, places, strict=True)
+        ]
+        rendered = self._prompter.render(marked, now=now)
+        text = rendered.translate({ord(mark): char for char, mark in marks.items()})
+        return PromptText(text, self._spellings.spans(rendered), mixed=True)
+
+    def _private(self, wanted: set[str], contents: Sequence[str]) -> dict[str, str]:
+        """Choose for each character a private one that is in nobody's text."""
+        used = self._spellings.characters.union(self._prompter.source, *contents)
+        free = (chr(code) for code in chain(*_PRIVATE) if chr(code) not in used)
+        marks = dict(zip(sorted(wanted), free))  # noqa: B905  (there are more free ones)
+        if len(marks) < len(wanted):
+            raise TemplateError("the messages use all of Unicode's private characters")
+        return marks
+
+
+def _exchanged(content: str, places: Sequence[int], marks: dict[str, str]) -> str:
+    chars = list(content)
+    for at in places:
+        chars[at] = marks[chars[at]]
+    return "".join(chars)

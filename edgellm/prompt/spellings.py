@@ -1,0 +1,78 @@
+"""How control tokens are spelled, and where a text holds such a spelling or could begin one.
+
+A text is scanned once, however many spellings a vocabulary has: the first two characters of each
+decide where a closer look is worth it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Span = tuple[int, int]
+_NOWHERE = re.compile(r"(?!)")
+
+
+class Spellings:
+    """The spellings of a vocabulary's control tokens.
+
+    Args:
+        texts: one a token; empty ones are left out.
+
+    Attributes:
+        characters: every character that a spelling has.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = frozenset(filter(None, texts))
+        self.characters = frozenset(char for text in self._texts for char in text)
+        lengths: dict[str, set[int]] = {}
+        seconds: dict[str, set[str]] = {}
+        for text in self._texts:
+            lengths.setdefault(text[:2], set()).add(len(text))
+            seconds.setdefault(text[0], set()).add(text[1:2])
+        self._lengths = {start: sorted(found, reverse=True) for start, found in lengths.items()}
+        starts = "|".join(map(_start, seconds, seconds.values()))
+        self._start = re.compile(starts) if starts else _NOWHERE
+
+    def spans(self, text: str) -> tuple[Span, ...]:
+        """Return where spellings stand, from the left, of several at one place the longest."""
+        found = []
+        at = 0
+        for start, end in self._occurrences(text):
+            if start >= at:
+                found.append((start, end))
+                at = end
+        return tuple(found)
+
+    def occurrences(self, text: str) -> list[int]:
+        """Return every position at which a spelling begins, inside another one too."""
+        return [start for start, _ in self._occurrences(text)]
+
+    def beginnings(self, text: str) -> list[int]:
+        """Return every position at which one begins, or would if other text came behind.
+
+        Where the first two characters agree, or the first one is the last that is no space.
+        """
+        return [match.start() for match in self._start.finditer(text)]
+
+    def _occurrences(self, text: str) -> Iterator[Span]:
+        for match in self._start.finditer(text):
+            start = match.start()
+            for key in (text[start : start + 2], text[start]):
+                lengths = self._lengths.get(key, ())
+                found = next((n for n in lengths if text[start : start + n] in self._texts), 0)
+                if found:
+                    yield start, start + found
+                    break
+
+
+def _start(first: str, seconds: set[str]) -> str:
+    """Return a pattern for the first character of a spelling, by what may follow it."""
+    if "" in seconds:
+        return re.escape(first)
+    follows = "".join(map(re.escape, sorted(seconds)))
+    return f"{re.escape(first)}(?=[{follows}]|\\s*\\Z)"

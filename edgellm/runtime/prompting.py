@@ -1,0 +1,117 @@
+"""From a conversation to the tokens a session decodes: template, clock, stable prefix, live memory.
+
+The clock is read once for a conversation, so that its prompt only grows; each new one gets the time
+it begins at. Only the template's control tokens become control ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from edgellm.prompt.boundary import stable_prefix
+from edgellm.prompt.encoding import PromptEncoder
+from edgellm.prompt.provenance import PromptWriter
+from edgellm.prompt.spellings import Spellings
+from edgellm.prompt.template import RAW_SEPARATOR, make_prompter, opens_answers
+from edgellm.runtime.live import make_prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from edgellm.core import Message
+    from edgellm.engines.base import Engine
+    from edgellm.runtime.live import Live, Prompt
+
+
+class Prompting:
+    """Makes the prompts of one session.
+
+    Args:
+        engine: whose tokens they are.
+        source: Jinja source that replaces the model's own template, or None.
+        clock: the time that templates see.
+        keeps_prefixes: whether prefixes are stored, so that it matters how long they are.
+
+    Attributes:
+        notes: what the user should be told; whoever tells it takes it out.
+        fallback: whether the model gets raw text because it has no template.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: str | None,
+        *,
+        clock: Callable[[], datetime],
+        keeps_prefixes: bool,
+    ) -> None:
+        vocab = self._vocab = engine.vocab()
+        self._prompter = make_prompter(
+            source or engine.model.chat_template, bos_text=vocab.bos_text, eos_text=vocab.eos_text
+        )
+        spellings = Spellings(vocab.spellings)
+        self._writer = PromptWriter(self._prompter, spellings)
+        self._encode = PromptEncoder(
+            engine.tokenize,
+            spellings=spellings,
+            control_ids=vocab.special_ids,
+            bos_id=vocab.bos_id if vocab.add_bos else None,
+            bos_text=vocab.bos_text,
+        )
+        self._clock = clock
+        self._keeps_prefixes = keeps_prefixes
+        self._asked: tuple[tuple[Message, ...], datetime] | None = None
+        self._said_volatile = self._said_unopened = False
+        self.fallback = self._prompter.fallback
+        self.notes: list[str] = []
+        if self.fallback:
+            self.notes.append("the model has no chat template: it gets raw text")
+
+    def prompt(self, messages: Sequence[Message], live: Live | None) -> Prompt:
+        """Render and tokenise a conversation.
+
+        Args:
+            messages: the conversation.
+            live: what the engine's memory holds.
+
+        Raises:
+            TemplateError: the template failed or refused the messages.
+        """
+        now = self._time_of(tuple(messages))
+        vocab = self._vocab
+        boundary = stable_prefix(self._writer.write, messages, self._encode, vocab.special_ids, now)
+        self._note(volatile=boundary.volatile, n_prefix=boundary.n_prefix)
+        written = self._writer.write(messages, now)
+        return make_prompt(
+            written.text,
+            boundary,
+            live,
+            lambda more: self._encode.more(written.tail(len(written.text) - len(more))),
+            vocab.special_ids,
+            vocab.piece,
+            separator=RAW_SEPARATOR if self.fallback else "",
+            controls=written.controls,
+        )
+
+    def _time_of(self, messages: tuple[Message, ...]) -> datetime:
+        """Return when the conversation began that these messages go on with."""
+        before, now = self._asked or ((), None)
+        if now is None or len(messages) <= len(before) or messages[: len(before)] != before:
+            now = self._clock()
+        self._asked = (messages, now)
+        return now
+
+    def _note(self, *, volatile: bool, n_prefix: int) -> None:
+        if volatile and self._keeps_prefixes and not self._said_volatile:
+            self._said_volatile = True
+            self.notes.append(
+                "the chat template writes the time into the system prompt: only the "
+                f"{n_prefix} tokens before it can be kept for the next start"
+            )
+        if not self._said_unopened and not opens_answers(self._prompter):
+            self.notes.append(
+                "the chat template ignores add_generation_prompt: the model has to open its turn "
+                "itself, and answers may begin with the opening"
+            )
+        self._said_unopened = True
