@@ -13,13 +13,13 @@ from edgellm.errors import ConvertError
 from edgellm.formats.checked_json import read_bounded, read_json_object
 
 from .spec import Config
-from .tokenizer import TokenKind
+from .vocabulary import TokenKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .recipe import KeyValues
-    from .tokenizer import Vocabulary
+    from .vocabulary import Vocabulary
 
 MAX_TEMPLATE_BYTES: Final = 4 << 20
 _MAX_NAME: Final = 64  # characters of a template's name, which becomes part of a key

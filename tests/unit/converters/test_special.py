@@ -8,7 +8,8 @@ import pytest
 
 from edgellm.converters.spec import Config
 from edgellm.converters.special import Specials, read_specials
-from edgellm.converters.tokenizer import TokenKind, read_vocabulary
+from edgellm.converters.tokenizer import read_vocabulary
+from edgellm.converters.vocabulary import TokenKind
 from edgellm.errors import ConvertError
 from edgellm.formats.checked_json import read_json_object
 

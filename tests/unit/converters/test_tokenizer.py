@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgellm.converters.tokenizer import TokenKind, read_vocabulary
+from edgellm.converters.tokenizer import read_vocabulary
+from edgellm.converters.vocabulary import TokenKind
 from edgellm.errors import ConvertError, ModelCorrupt
 
 if TYPE_CHECKING:
