@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import errno
 import logging
+import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from edgellm import __version__
-from edgellm.cli import chat, convert, info, render, run, snapshots
+from edgellm.cli import chat, completion, convert, info, manual, render, run, snapshots, streams
 from edgellm.cli.interrupts import Terminated
+from edgellm.cli.manual import EXIT_PIPE_CLOSED
 from edgellm.errors import (
     EXIT_BAD_INPUT,
     EXIT_DOES_NOT_FIT,
@@ -28,7 +30,6 @@ from edgellm.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-EXIT_PIPE_CLOSED: Final = 141  # what a shell reports for a program that SIGPIPE ended
 EXAMPLES: Final = """
 edgellm convert ./checkpoint -o model.gguf --bits 8
 edgellm run model.gguf "Name three rivers" --system-file rules.txt --stats
@@ -61,34 +62,31 @@ class _SystemError(EdgeLLMError):
         self.exit_code = _OS_EXITS.get(err.errno or 0, EXIT_FAILURE)  # type: ignore[misc]  # of this one
 
 
-def _epilog(examples: str) -> str:
-    lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
-    return f"\b\nExamples:\n{lines}"
-
-
 def _typer(**settings: object) -> typer.Typer:
     return typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        add_completion=False,  # ours is a command, and edits nobody's files
         context_settings={"help_option_names": ["-h", "--help"]},
         **settings,  # type: ignore[arg-type]  # passed through
     )
 
 
-app = _typer(name="edgellm", epilog=_epilog(EXAMPLES), invoke_without_command=True)
-_snapshots = _typer(epilog=_epilog(snapshots.EXAMPLES), invoke_without_command=True)
+app = _typer(name="edgellm", epilog=manual.epilog(EXAMPLES), invoke_without_command=True)
+_snapshots = _typer(epilog=manual.examples(snapshots.EXAMPLES), invoke_without_command=True)
 
 _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] = (
     (app, "run", run.run, run.EXAMPLES),
     (app, "chat", chat.chat, chat.EXAMPLES),
     (app, "convert", convert.convert, convert.EXAMPLES),
     (app, "info", info.info, info.EXAMPLES),
+    (app, "completion", completion.completion, completion.EXAMPLES),
     (_snapshots, "ls", snapshots.ls, snapshots.LS_EXAMPLES),
     (_snapshots, "check", snapshots.check, snapshots.CHECK_EXAMPLES),
     (_snapshots, "rm", snapshots.rm, snapshots.RM_EXAMPLES),
 )
 for _group, _name, _function, _examples in _COMMANDS:
-    _group.command(_name, epilog=_epilog(_examples))(_function)
+    _group.command(_name, epilog=manual.examples(_examples))(manual.with_no_color(_function))
 app.add_typer(_snapshots, name="snapshots")
 
 
@@ -97,6 +95,9 @@ def _root(
     context: typer.Context,
     *,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    no_color: Annotated[  # noqa: ARG001  # there is nothing to turn off
+        bool, typer.Option("--no-color", help="Taken by every command; nothing is coloured.")
+    ] = False,
 ) -> None:
     """Convert, quantise and run language models on your own machine, and start warm."""
     if version:
@@ -122,6 +123,8 @@ def run_command(arguments: Sequence[str]) -> int:
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
     _plain_logging()
     try:
+        if arguments and arguments[0] == completion.ASKING:
+            return completion.answer(app, arguments[1:])
         return _guarded(arguments, as_json="--json" in flags)
     except render.StdoutClosed:
         render.silence_stdout()
@@ -130,7 +133,12 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _guarded(arguments: Sequence[str], *, as_json: bool) -> int:
     try:
-        code = app(arguments, prog_name="edgellm", standalone_mode=False)
+        code = app(
+            arguments,
+            prog_name="edgellm",
+            standalone_mode=False,
+            terminal_width=manual.width(streams.columns(sys.stdout)),
+        )
     except _PARSE_ERROR as err:
         error = _usage_error(err)
     except EdgeLLMError as err:

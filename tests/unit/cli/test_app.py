@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 COMMANDS = {
-    (): ["run", "chat", "convert", "info", "snapshots", "--version", "--install-completion"],
+    (): ["run", "chat", "convert", "info", "snapshots", "completion", "--version"],
     ("run",): [
         *[
             "--prompt",
