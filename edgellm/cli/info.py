@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import platform
@@ -111,12 +112,13 @@ def checkpoint_facts(path: Path) -> dict[str, Any]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return versions, engines, the kernel row and the home folder.
+    """Return versions, engines, the kernel row, the CPU share and the home folder.
 
     Raises:
         UsageError: an environment variable has a value that cannot be used.
     """
     from edgellm import kernels, paths
+    from edgellm.hw.cpu import cpu_share
 
     engines = {name: _engine(module, name, get) for module, name, get in ENGINES}
     return {
@@ -124,6 +126,7 @@ def machine_facts() -> dict[str, Any]:
         "python": f"{platform.python_version()} ({platform.machine()}, {platform.system()})",
         **engines,
         "kernels": kernels.isa(),
+        "threads": dataclasses.asdict(cpu_share()),
         "home": str(paths.home_dir()),
     }
 
@@ -148,6 +151,12 @@ def _heads_text(heads: Mapping[str, int]) -> str:
     return f"{query} query, {shared} key-value ({kind})"
 
 
+def _threads_text(share: Mapping[str, float | None]) -> str:
+    quota = share["quota_cpus"]
+    limit = "no quota" if quota is None else f"quota {quota:g}"
+    return f"{share['n_threads']} ({share['n_cpus']} CPUs, {limit})"
+
+
 def _weights_text(weights: Mapping[str, int]) -> str:
     from edgellm.ggml_types import TYPES_BY_NAME
 
@@ -168,6 +177,7 @@ _FORMAT: Final[Mapping[str, Callable[[Any], str]]] = {
     "parameters": "{:,}".format,
     "heads": _heads_text,
     "weights": _weights_text,
+    "threads": _threads_text,
     "bits_per_weight": "{:.2f}".format,
     "chat_template": _yes_no,
     "file_bytes": format_bytes,

@@ -66,7 +66,7 @@ def epilog(text: str) -> str:
 
 def width(n_columns: int) -> int:
     """Return the width of a help text on a terminal of `n_columns`."""
-    return max(_MIN_COLUMNS, min(n_columns, MAX_COLUMNS))
+    return max(_MIN_COLUMNS, min(n_columns - 2, MAX_COLUMNS))
 
 
 def with_no_color(command: Callable[..., None]) -> Callable[..., None]:

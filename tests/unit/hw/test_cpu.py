@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from edgellm.hw.cpu import available_threads
+from edgellm.hw.cpu import CpuShare, available_threads, cpu_share
 
 
 @pytest.fixture
@@ -31,14 +34,14 @@ def v2(tmp_path: Path):
 
 @pytest.fixture
 def v1(tmp_path: Path):
-    """Write the two files of cgroup v1's CPU controller."""
+    """Write the two files of cgroup v1's CPU controller, or of a group below its root."""
 
-    def write(quota: str, period: str) -> Path:
-        folder = tmp_path / "cpu"
-        folder.mkdir()
+    def write(quota: str, period: str, group: str = "") -> Path:
+        folder = tmp_path / "cpu" / group
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "cpu.cfs_quota_us").write_text(quota)
         (folder / "cpu.cfs_period_us").write_text(period)
-        return folder
+        return tmp_path / "cpu"
 
     return write
 
@@ -47,7 +50,9 @@ def v1(tmp_path: Path):
     ("text", "n_threads"),
     [
         ("200000 100000\n", 2),
-        ("150000 100000\n", 2),
+        ("150000 100000\n", 1),
+        ("250000 100000\n", 2),
+        ("199999 100000\n", 1),
         ("50000 100000\n", 1),
         ("1000 100000\n", 1),
         ("6400000 100000\n", 64),
@@ -63,7 +68,7 @@ def v1(tmp_path: Path):
     ],
 )
 def test_quota_of_version_2(many_cpus, v2, tmp_path: Path, text: str, n_threads: int) -> None:
-    """A fraction counts as a whole thread; what cannot be read limits nothing."""
+    """A fraction of a CPU carries no thread, but there is always one; nonsense limits nothing."""
     assert n_threads == available_threads(v2(text), tmp_path / "none")
 
 
@@ -71,7 +76,8 @@ def test_quota_of_version_2(many_cpus, v2, tmp_path: Path, text: str, n_threads:
     ("quota", "period", "n_threads"),
     [
         ("400000\n", "100000\n", 4),
-        ("250000\n", "100000\n", 3),
+        ("250000\n", "100000\n", 2),
+        ("0\n", "100000\n", 64),
         ("-1\n", "100000\n", 64),
         ("100000\n", "0\n", 64),
         ("", "", 64),
@@ -96,6 +102,28 @@ def test_a_group_below_the_root_counts(many_cpus, v2, tmp_path: Path) -> None:
     assert 64 == available_threads(root, tmp_path / "none", own)
 
 
+def test_a_group_of_version_1_below_the_root_counts(many_cpus, v1, tmp_path: Path) -> None:
+    """The group is found by its controller, alone or with others; the tightest quota counts."""
+    own = tmp_path / "cgroup"
+    root = v1("800000", "100000", "docker")
+    v1("350000", "100000", "docker/abc")
+    for controllers in ("cpu", "cpu,cpuacct", "cpuacct,cpu"):
+        own.write_text(f"9:cpuset:/\n4:{controllers}:/docker/abc\n0::/\n")
+        assert 3 == available_threads(tmp_path / "none", root, own)
+    own.write_text("4:cpu,cpuacct:/docker\n0::/\n")
+    assert 8 == available_threads(tmp_path / "none", root, own)
+    own.write_text("4:cpuacct:/docker/abc\n3:cpuset:/docker\n0::/docker/abc\n")
+    assert 64 == available_threads(tmp_path / "none", root, own)
+    own.write_text("4:cpu:/../docker/abc\n")
+    assert 64 == available_threads(tmp_path / "none", root, own)
+
+
+def test_the_share_says_why(many_cpus, v2, tmp_path: Path) -> None:
+    """The CPUs, the quota as it is, and what they come to."""
+    assert CpuShare(2, 64, 2.5) == cpu_share(v2("250000 100000\n"), tmp_path / "none")
+    assert CpuShare(64, 64, None) == cpu_share(v2("max 100000\n"), tmp_path / "none")
+
+
 def test_version_1_counts_where_version_2_sets_no_limit(many_cpus, v2, v1) -> None:
     """A machine with both hierarchies has its limit in one of them."""
     folder = v1("300000", "100000")
@@ -111,6 +139,19 @@ def test_affinity_counts_before_any_quota(tmp_path: Path, v2) -> None:
         assert 1 == available_threads(v2("800000 100000\n"), tmp_path / "none")
     finally:
         os.sched_setaffinity(0, before)
+
+
+def test_a_pinned_process_starts_one_thread() -> None:
+    """`taskset` counts: a child that inherits one CPU sees one, and `edgellm info` says so."""
+    before = os.sched_getaffinity(0)
+    command = [sys.executable, "-m", "edgellm", "info", "--json"]
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        done = subprocess.run(command, capture_output=True, check=True)
+    finally:
+        os.sched_setaffinity(0, before)
+    threads = json.loads(done.stdout)["threads"]
+    assert (1, 1) == (threads["n_threads"], threads["n_cpus"])
 
 
 def test_without_affinity_the_machine_counts(
