@@ -1,6 +1,6 @@
 """Casts between float32, float16 and bfloat16, whose bits do not depend on who computes them.
 
-They round to nearest, ties to even, whatever the process did to its rounding mode or denormals. A
+They round to nearest, ties to even, and keep float16's denormals. A
 NaN stays a NaN with its sign and its first payload bits, made quiet (what x86 and ARM do in
 hardware); `bf16_to_f32` moves bits and keeps a signalling NaN as it is.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+
+from edgellm.kernels import _choice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,6 +34,9 @@ def f32_to_f16(x: NDArray[np.float32], out: NDArray[np.uint16] | None = None) ->
         ValueError: `out` does not fit.
     """
     out = _checked(x, np.float32, out, np.uint16)
+    if (native := _choice.native()) is not None:
+        native.cast("f32_f16", x, out)
+        return out
     with np.errstate(all="ignore"):
         np.copyto(out, x.astype(np.float16).view(np.uint16))
     bits = np.ascontiguousarray(x).view(np.uint32).reshape(x.shape)
@@ -45,6 +50,9 @@ def f16_to_f32(
 ) -> NDArray[np.float32]:
     """Widen float16 (as uint16) to float32, exactly. Arguments and errors as in `f32_to_f16`."""
     out = _checked(x, np.uint16, out, np.float32)
+    if (native := _choice.native()) is not None:
+        native.cast("f16_f32", x, out)
+        return out
     halves = np.ascontiguousarray(x).view(np.float16).reshape(x.shape)
     np.copyto(out, halves)
     bits = x.astype(np.uint32)
@@ -58,6 +66,9 @@ def f32_to_bf16(
 ) -> NDArray[np.uint16]:
     """Round float32 to bfloat16 (as uint16). Arguments and errors as in `f32_to_f16`."""
     out = _checked(x, np.float32, out, np.uint16)
+    if (native := _choice.native()) is not None:
+        native.cast("f32_bf16", x, out)
+        return out
     bits = np.ascontiguousarray(x).view(np.uint32).reshape(x.shape)
     rounded = bits + (0x7FFF + (bits >> 16 & 1)) >> 16
     np.copyto(out, np.where(np.isnan(x), bits >> 16 | 0x40, rounded).astype(np.uint16))
@@ -69,6 +80,9 @@ def bf16_to_f32(
 ) -> NDArray[np.float32]:
     """Widen bfloat16 (as uint16) to float32, bit by bit. Arguments and errors as in `f32_to_f16`."""
     out = _checked(x, np.uint16, out, np.float32)
+    if (native := _choice.native()) is not None:
+        native.cast("bf16_f32", x, out)
+        return out
     np.left_shift(x, 16, out=out.view(np.uint32), dtype=np.uint32)
     return out
 
@@ -76,6 +90,9 @@ def bf16_to_f32(
 def bf16_to_f16(x: NDArray[np.uint16], out: NDArray[np.uint16] | None = None) -> NDArray[np.uint16]:
     """Round bfloat16 to float16, both as uint16. Arguments and errors as in `f32_to_f16`."""
     out = _checked(x, np.uint16, out, np.uint16)
+    if (native := _choice.native()) is not None:
+        native.cast("bf16_f16", x, out)
+        return out
     return f32_to_f16(bf16_to_f32(x), out)
 
 

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from edgellm.kernels import _codec_numpy
-from edgellm.kernels._numpy import check_matrix
+from edgellm.kernels import _choice, _codec_numpy
+from edgellm.kernels._numpy import check_matrix, rows_follow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Axis = Literal["channels", "tokens"]
 KNOWN_BITS: Final = (8, 6, 5, 4)
-_ITEM_BYTES: Final = 2
 _GROUPED: Final = {"channels": 0, "tokens": 1}
 
 
@@ -143,8 +142,14 @@ def unpack_tokens(
 
 def _pack(x: NDArray[np.uint16], axis: Axis, bits: int, group: int) -> Packed:
     check_matrix("x", x)
-    packed_shapes(*x.shape, axis=axis, bits=bits, group=group)
-    return Packed(*_codec_numpy.pack(x, _GROUPED[axis], bits, group))
+    shapes = packed_shapes(*x.shape, axis=axis, bits=bits, group=group)
+    native = _choice.native()
+    if native is None:
+        return Packed(*_codec_numpy.pack(x, _GROUPED[axis], bits, group))
+    minimum = None if shapes.minimum is None else np.empty(shapes.minimum, np.uint16)
+    packed = Packed(np.empty(shapes.codes, np.uint8), np.empty(shapes.scale, np.uint16), minimum)
+    native.pack(x, _GROUPED[axis], bits, group, packed.codes, packed.scale, packed.minimum)
+    return packed
 
 
 def _unpack(
@@ -170,7 +175,9 @@ def _unpack(
         out = np.empty((codes.shape[0], n_channels), np.uint16)
     else:
         _check_out(out, (codes.shape[0], n_channels), packed)
-    _codec_numpy.unpack(codes, scale, minimum, _GROUPED[axis], bits, group, out)
+    native = _choice.native()
+    unpack = _codec_numpy.unpack if native is None else native.unpack
+    unpack(codes, scale, minimum, _GROUPED[axis], bits, group, out)
     return out
 
 
@@ -184,7 +191,7 @@ def _check_out(out: NDArray[np.uint16], shape: tuple[int, int], packed: Packed) 
     _check_shape("out", out.shape, shape)
     if not out.flags.writeable:
         raise ValueError("out is read-only")
-    if out.size and not (_rows_follow(out) or _rows_follow(out.T)):
+    if out.size and not (rows_follow(out) or rows_follow(out.T)):
         raise ValueError(
             f"out has strides {out.strides}; its rows or its columns must hold elements side by "
             "side, one after another, gaps allowed"
@@ -192,9 +199,3 @@ def _check_out(out: NDArray[np.uint16], shape: tuple[int, int], packed: Packed) 
     arrays = (packed.codes, packed.scale, packed.minimum)
     if any(array is not None and np.may_share_memory(out, array) for array in arrays):
         raise ValueError("out shares memory with what is unpacked")
-
-
-def _rows_follow(array: NDArray[np.uint16]) -> bool:
-    n_rows, n_columns = array.shape
-    side_by_side = n_columns == 1 or array.strides[1] == _ITEM_BYTES
-    return side_by_side and (n_rows == 1 or array.strides[0] >= n_columns * _ITEM_BYTES)

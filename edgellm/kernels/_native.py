@@ -7,17 +7,21 @@ GIL for the length of a call; kernels are called for a whole layer at once, wher
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
+
+from edgellm.kernels._numpy import rows_follow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
+CASTS: Final = ("f32_f16", "f16_f32", "f32_bf16", "bf16_f32", "bf16_f16")
 _ITEM_BYTES: Final = 2
+_Element = TypeVar("_Element", bound=np.generic)
 
 
 class NativeUnavailable(Exception):
@@ -44,6 +48,9 @@ class NativeKernels:
             self._isa_at = lib.ekv_isa_at
             self._force_isa = lib.ekv_force_isa
             self._transpose_f16 = lib.ekv_transpose_f16
+            self._pack = (lib.ekv_pack_chan, lib.ekv_pack_tok)
+            self._unpack = (lib.ekv_unpack_chan, lib.ekv_unpack_tok)
+            self._casts = {name: getattr(lib, f"ekv_cast_{name}") for name in CASTS}
         except (OSError, AttributeError) as err:
             raise NativeUnavailable(f"{path}: {err}") from err
         self.path = path
@@ -53,6 +60,13 @@ class NativeKernels:
         self._isa_at.restype = ctypes.c_char_p
         self._force_isa.argtypes = [ctypes.c_char_p]
         self._transpose_f16.argtypes = [pointer, size, size, pointer, stride, stride]
+        counts, packed = [size, size, ctypes.c_int, size], [pointer, pointer, pointer]
+        for pack in self._pack:
+            pack.argtypes = [pointer, stride, *counts, *packed]
+        for unpack in self._unpack:
+            unpack.argtypes = [*packed, *counts, pointer, stride, stride]
+        for cast in self._casts.values():
+            cast.argtypes = [pointer, size, pointer]
 
     def isa(self) -> str:
         """Name the row in use."""
@@ -79,9 +93,10 @@ class NativeKernels:
             # Nothing but a copy, or what C may not touch: uint16_t at an odd address.
             np.copyto(out, x.T)
             return
-        if x.strides[1] != _ITEM_BYTES or x.strides[0] < n_channels * _ITEM_BYTES:
+        if not rows_follow(x):
             x = np.ascontiguousarray(x)
-        status = self._transpose_f16(
+        _call(
+            self._transpose_f16,
             x.ctypes.data,
             n_tokens,
             n_channels,
@@ -89,8 +104,101 @@ class NativeKernels:
             x.strides[0] // _ITEM_BYTES,
             out.strides[0] // _ITEM_BYTES,
         )
-        if status != 0:
-            raise AssertionError(f"ekv_transpose_f16 refused {x.shape}, {x.strides}: {status}")
+
+    def pack(
+        self,
+        x: NDArray[np.uint16],
+        axis: int,
+        bits: int,
+        group: int,
+        codes: NDArray[np.uint8],
+        scale: NDArray[np.uint16],
+        minimum: NDArray[np.uint16] | None,
+    ) -> None:
+        """Fill new arrays of the shapes that `packed_shapes` gave; groups lie along `axis`."""
+        if x.size == 0:
+            return
+        if not x.flags.aligned or not rows_follow(x):
+            # A transposed layout is turned by the kernel, any other by numpy.
+            rows = np.empty(x.shape, np.uint16)
+            self.transpose_f16(x.T, rows)
+            x = rows
+        _call(
+            self._pack[axis],
+            x.ctypes.data,
+            _row_stride(x),
+            *x.shape,
+            bits,
+            min(group, max(x.shape)),
+            codes.ctypes.data,
+            scale.ctypes.data,
+            _address(minimum),
+        )
+
+    def unpack(
+        self,
+        codes: NDArray[np.uint8],
+        scale: NDArray[np.uint16],
+        minimum: NDArray[np.uint16] | None,
+        axis: int,
+        bits: int,
+        group: int,
+        out: NDArray[np.uint16],
+    ) -> None:
+        """Write into `out`, whose rows or columns follow one another; all were checked."""
+        if out.size == 0:
+            return
+        if not out.flags.aligned:
+            rows = np.empty(out.shape, np.uint16)
+            self.unpack(codes, scale, minimum, axis, bits, group, rows)
+            np.copyto(out, rows)
+            return
+        codes, scale = _dense(codes), _dense(scale)
+        minimum = None if minimum is None else _dense(minimum)
+        strides = (_row_stride(out), 1) if rows_follow(out) else (1, _row_stride(out.T))
+        _call(
+            self._unpack[axis],
+            codes.ctypes.data,
+            scale.ctypes.data,
+            _address(minimum),
+            *out.shape,
+            bits,
+            min(group, max(out.shape)),
+            out.ctypes.data,
+            *strides,
+        )
+
+    def cast(self, name: str, x: NDArray[Any], out: NDArray[Any]) -> None:
+        """Cast all of `x` into `out`, which is C-contiguous and of the same shape."""
+        if x.size == 0:
+            return
+        if not out.flags.aligned:
+            aligned = np.empty(out.shape, out.dtype)
+            self.cast(name, x, aligned)
+            np.copyto(out, aligned)
+            return
+        _call(self._casts[name], _dense(x).ctypes.data, x.size, out.ctypes.data)
+
+
+def _call(function: Any, *arguments: Any) -> None:
+    status = function(*arguments)
+    if status != 0:
+        raise AssertionError(f"{function.__name__} refused {arguments}: {status}")
+
+
+def _dense(array: NDArray[_Element]) -> NDArray[_Element]:
+    """Give the array itself where C may read it as it lies, else a copy."""
+    return np.require(array, requirements=("C_CONTIGUOUS", "ALIGNED"))
+
+
+def _address(array: NDArray[np.uint16] | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+def _row_stride(array: NDArray[np.uint16]) -> int:
+    """Give the elements from row to row; with one row, whatever the strides say, its length."""
+    n_rows, n_columns = array.shape
+    return n_columns if n_rows == 1 else array.strides[0] // _ITEM_BYTES
 
 
 def _text(name: bytes | None) -> str:

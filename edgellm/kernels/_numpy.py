@@ -35,9 +35,7 @@ def check_transpose(x: NDArray[np.uint16], out: NDArray[np.uint16] | None) -> ND
         raise ValueError(f"out has shape {out.shape}; x of {x.shape} needs {expected}")
     if not out.flags.writeable:
         raise ValueError("out is read-only")
-    row_fits = out.shape[0] <= 1 or out.strides[0] >= out.shape[1] * _ITEM_BYTES
-    side_by_side = out.shape[1] <= 1 or out.strides[1] == _ITEM_BYTES
-    if out.size and not (row_fits and side_by_side):
+    if out.size and not rows_follow(out):
         raise ValueError(
             f"out has strides {out.strides}; rows must lie one after another, gaps allowed"
         )
@@ -65,3 +63,10 @@ def check_matrix(name: str, array: NDArray[Any], dtype: type[np.generic] = np.ui
         )
     if array.ndim != 2:
         raise ValueError(f"{name} must have two dimensions, not shape {array.shape}")
+
+
+def rows_follow(array: NDArray[np.uint16]) -> bool:
+    """Say whether rows hold their elements side by side and follow one another, gaps allowed."""
+    n_rows, n_columns = array.shape
+    side_by_side = n_columns <= 1 or array.strides[1] == _ITEM_BYTES
+    return side_by_side and (n_rows <= 1 or array.strides[0] >= n_columns * _ITEM_BYTES)

@@ -1,12 +1,15 @@
 // AVX2 row. No C++ headers here: an inline function compiled with these flags could be the copy the
 // linker keeps for everybody (numpy/numpy#25274).
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include "table.hpp"
 
+// The codec converts with F16C, which has a bit of its own; AVX2's answer includes the OS's.
 static bool supported() {
+  unsigned a, b, c, d;
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2");
+  return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
 }
 
 // Two rows eight tokens apart share a register, one per lane: the lane step of the transposition is
@@ -52,4 +55,4 @@ static void transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels,
   kScalar.transpose_f16(x + t_end * ldx, n_tokens - t_end, n_channels, y + t_end, ldx, ldy);
 }
 
-const Kernels kAvx2 = {"avx2", supported, transpose_f16};
+const Kernels kAvx2 = {"avx2", supported, transpose_f16, &kAvx2Codec};

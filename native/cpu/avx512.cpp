@@ -51,4 +51,4 @@ static void transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels,
   kScalar.transpose_f16(x + t_end * ldx, n_tokens - t_end, n_channels, y + t_end, ldx, ldy);
 }
 
-const Kernels kAvx512 = {"avx512", supported, transpose_f16};
+const Kernels kAvx512 = {"avx512", supported, transpose_f16, &kAvx512Codec};

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checks.hpp"
 #include "edgellm_native.h"
 #include "table.hpp"
 
@@ -42,21 +43,13 @@ static const Kernels *choose() {
   return &kScalar;
 }
 
-static const Kernels *active() {
+const Kernels *active() {
   const Kernels *row = __atomic_load_n(&g_active, __ATOMIC_ACQUIRE);
   if (row == nullptr) {
     row = choose();
     __atomic_store_n(&g_active, row, __ATOMIC_RELEASE);
   }
   return row;
-}
-
-// Whether `n_rows` rows of `n_cols` elements, `ld` apart, have offsets that a ptrdiff_t can hold.
-static bool fits(size_t n_rows, size_t n_cols, ptrdiff_t ld) {
-  if (ld < 0 || (size_t)ld < n_cols) return false;
-  size_t bytes;
-  return !__builtin_mul_overflow(n_rows, (size_t)ld * sizeof(uint16_t), &bytes) &&
-         (size_t)ld <= PTRDIFF_MAX / sizeof(uint16_t) && bytes <= PTRDIFF_MAX;
 }
 
 int ekv_abi_version(void) { return EKV_ABI_VERSION; }
@@ -81,9 +74,12 @@ int ekv_force_isa(const char *name) {
 
 int ekv_transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels, uint16_t *y,
                       ptrdiff_t ldx, ptrdiff_t ldy) {
-  if (!fits(n_tokens, n_channels, ldx) || !fits(n_channels, n_tokens, ldy)) return -EINVAL;
+  constexpr size_t kItem = sizeof(uint16_t);
+  if (!fits(n_tokens, n_channels, ldx, kItem) || !fits(n_channels, n_tokens, ldy, kItem)) {
+    return -EINVAL;
+  }
   if (n_tokens == 0 || n_channels == 0) return 0;
-  if (x == nullptr || y == nullptr) return -EINVAL;
+  if (!aligned(x, kItem) || !aligned(y, kItem)) return -EINVAL;
   active()->transpose_f16(x, n_tokens, n_channels, y, (size_t)ldx, (size_t)ldy);
   return 0;
 }

@@ -18,4 +18,4 @@ static void transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels,
   }
 }
 
-const Kernels kScalar = {"scalar", supported, transpose_f16};
+const Kernels kScalar = {"scalar", supported, transpose_f16, &kScalarCodec};

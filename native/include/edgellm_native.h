@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EKV_ABI_VERSION 1
+#define EKV_ABI_VERSION 2
 #define EKV_API __attribute__((visibility("default")))
 
 #ifdef __cplusplus
@@ -35,6 +35,40 @@ EKV_API int ekv_force_isa(const char *name);
  * buffers that do not overlap. Gaps between rows of y keep their content. */
 EKV_API int ekv_transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels, uint16_t *y,
                               ptrdiff_t ldx, ptrdiff_t ldy);
+
+/* The KV codec: x is float16 of n_tokens x n_channels, bits are 8, 6, 5 or 4, group >= 1. Any sizes.
+ * edgellm/kernels/README.md is the format and the arithmetic; every row gives the same bits.
+ *
+ *   codes    n_tokens rows of ceil(n_channels / 64) * 8 * bits bytes, dense
+ *   scale    float16, dense; _chan: ceil(n_tokens / group) rows of n_channels,
+ *            _tok: n_tokens rows of ceil(n_channels / group)
+ *   minimum  like scale; not touched at 8 bits, where it may be NULL
+ *
+ * Packing counts infinities and NaNs as zero; unpacking does so with scale and minimum. Buffers do
+ * not overlap, and pointers to 16-bit elements are even, here and above. */
+EKV_API int ekv_pack_chan(const uint16_t *x, ptrdiff_t ldx, size_t n_tokens, size_t n_channels,
+                          int bits, size_t group, uint8_t *codes, uint16_t *scale,
+                          uint16_t *minimum);
+EKV_API int ekv_pack_tok(const uint16_t *x, ptrdiff_t ldx, size_t n_tokens, size_t n_channels,
+                         int bits, size_t group, uint8_t *codes, uint16_t *scale,
+                         uint16_t *minimum);
+
+/* Writes y[t * ldt + c * ldc]; one of the two is 1: ldc for rows of channels (ldt >= n_channels),
+ * ldt for rows of tokens (ldc >= n_tokens). Gaps keep their content. */
+EKV_API int ekv_unpack_chan(const uint8_t *codes, const uint16_t *scale, const uint16_t *minimum,
+                            size_t n_tokens, size_t n_channels, int bits, size_t group,
+                            uint16_t *y, ptrdiff_t ldt, ptrdiff_t ldc);
+EKV_API int ekv_unpack_tok(const uint8_t *codes, const uint16_t *scale, const uint16_t *minimum,
+                           size_t n_tokens, size_t n_channels, int bits, size_t group, uint16_t *y,
+                           ptrdiff_t ldt, ptrdiff_t ldc);
+
+/* Casts of n elements, rounding to nearest, ties to even. NaNs stay NaNs with their sign and first
+ * payload bits and become quiet, except that bf16_f32 moves bits. float pointers are aligned to 4. */
+EKV_API int ekv_cast_f32_f16(const float *x, size_t n, uint16_t *y);
+EKV_API int ekv_cast_f16_f32(const uint16_t *x, size_t n, float *y);
+EKV_API int ekv_cast_f32_bf16(const float *x, size_t n, uint16_t *y);
+EKV_API int ekv_cast_bf16_f32(const uint16_t *x, size_t n, float *y);
+EKV_API int ekv_cast_bf16_f16(const uint16_t *x, size_t n, uint16_t *y);
 
 #ifdef __cplusplus
 }

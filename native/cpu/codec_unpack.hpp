@@ -1,0 +1,94 @@
+// Unpacking in terms of a row's vectors: see codec_row.hpp, which includes this.
+#pragma once
+
+#include "codec_row.hpp"
+
+template <class V, int kBits>
+static void unpack_chan_as(Codes from, size_t n_tokens, size_t n_channels, MutableMatrix y) {
+  constexpr size_t kN = kBlock / V::kLanes;
+  const size_t whole = n_channels - n_channels % kBlock;
+  for (size_t c = 0; c < whole; c += kBlock) {
+    const uint8_t *codes = from.codes + c / 8 * kBits;
+    typename V::F scale[kN], low[kN];
+    for (size_t i = 0; i < kN; ++i) {
+      scale[i] = V::load_finite(from.scale + c + i * V::kLanes);
+      if (kBits != 8) low[i] = V::load_finite(from.minimum + c + i * V::kLanes);
+    }
+    for (size_t t = 0; t < n_tokens; ++t) {
+      typename V::F v[kN];
+      V::template decode<kBits>(codes + t * from.ld_codes, v);
+      for (size_t i = 0; i < kN; ++i) {
+        typename V::F r = V::mul(v[i], scale[i]);
+        if (kBits != 8) r = V::add(r, low[i]);
+        V::store_f16(y.at + t * y.ld + c + i * V::kLanes, r);
+      }
+    }
+  }
+  if (whole == n_channels) return;
+  kScalarCodec.unpack_chan(behind(from, whole, whole, kBits), n_tokens, n_channels - whole, kBits,
+                           {y.at + whole, y.ld});
+}
+
+// `n` float16 to floats; `to` has room for a vector more.
+template <class V>
+static inline void widen(const uint16_t *x, size_t n, float *to) {
+  size_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::store(to + i, V::load_finite(x + i));
+  if (i == n) return;
+  uint16_t rest[V::kLanes] = {};
+  for (size_t j = i; j < n; ++j) rest[j - i] = x[j];
+  V::store(to + i, V::load_finite(rest));
+}
+
+// One token, whole blocks; `left` columns of the first group are still to come.
+template <class V, int kBits>
+static inline void unpack_token(const uint8_t *codes, const float *scale, const float *low,
+                                size_t left, size_t group, size_t whole, uint16_t *y) {
+  constexpr size_t kN = kBlock / V::kLanes;
+  for (size_t c = 0; c < whole; c += kBlock, codes += 8 * kBits) {
+    typename V::F v[kN];
+    V::template decode<kBits>(codes, v);
+    for (size_t half = 0; half < 2; ++half) {
+      const typename V::F s = V::set1(*scale), m = V::set1(*low);
+      for (size_t i = half * kN / 2; i < (half + 1) * kN / 2; ++i) {
+        typename V::F r = V::mul(v[i], s);
+        if (kBits != 8) r = V::add(r, m);
+        V::store_f16(y + c + i * V::kLanes, r);
+      }
+      left -= kHalf;
+      if (left == 0) {
+        left = group;
+        ++scale;
+        if (kBits != 8) ++low;
+      }
+    }
+  }
+}
+
+template <class V, int kBits>
+static void unpack_tok_as(Codes from, size_t n_tokens, size_t first, size_t n_channels,
+                          size_t group, MutableMatrix y) {
+  const size_t whole = n_channels - n_channels % kBlock;
+  const size_t group0 = first / group, n_groups = (first + n_channels - 1) / group - group0 + 1;
+  if (group % kHalf != 0 || n_groups > kScales || whole == 0) {
+    kScalarCodec.unpack_tok(from, n_tokens, first, n_channels, kBits, group, y);
+    return;
+  }
+  float scale[kScales + V::kLanes], low[kScales + V::kLanes] = {};
+  const size_t n_rows = 1 + (kScales - n_groups) / from.ld_scale;
+  for (size_t t0 = 0; t0 < n_tokens; t0 += n_rows) {
+    const size_t n = at_most(n_rows, n_tokens - t0);
+    const size_t begin = t0 * from.ld_scale + group0, span = (n - 1) * from.ld_scale + n_groups;
+    widen<V>(from.scale + begin, span, scale);
+    if (kBits != 8) widen<V>(from.minimum + begin, span, low);
+    for (size_t t = 0; t < n; ++t) {
+      const size_t row = t * from.ld_scale;
+      unpack_token<V, kBits>(from.codes + (t0 + t) * from.ld_codes, scale + row,
+                             low + (kBits == 8 ? 0 : row), group - first % group, group, whole,
+                             y.at + (t0 + t) * y.ld);
+    }
+  }
+  if (whole == n_channels) return;
+  kScalarCodec.unpack_tok(behind(from, whole, 0, kBits), n_tokens, first + whole, n_channels - whole,
+                          kBits, group, {y.at + whole, y.ld});
+}
