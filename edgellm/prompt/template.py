@@ -7,6 +7,7 @@ template leaves as one `TemplateError` of one line.
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -87,12 +88,38 @@ class RawTemplate:
 def make_prompter(source: str | None, *, bos_text: str = "", eos_text: str = "") -> Prompter:
     """Return the template, or the raw-text fallback where there is none or an empty one.
 
+    Of named templates in JSON, as in tokenizer_config.json, the one named `default` is taken.
+
     Raises:
-        TemplateError: the template does not parse.
+        TemplateError: the template does not parse, or none of several is the default.
     """
+    source = None if source is None else _default_of(source)
     if source is None or not source.strip():
         return RawTemplate()
     return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text)
+
+
+def _default_of(source: str) -> str:
+    """Return the template in a JSON file of templates; what is no such file is one template."""
+    if not source.lstrip().startswith(("[", "{")) or len(source) > MAX_SOURCE_CHARS:
+        return source
+    try:
+        value = json.loads(source)
+    except (ValueError, RecursionError):
+        return source
+    if isinstance(value, dict) and "chat_template" in value:
+        value = value["chat_template"]
+    if isinstance(value, str):
+        return value
+    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    named = {str(row["name"]): row.get("template") for row in rows if "name" in row}
+    if not named:
+        return source
+    default = named.get("default")
+    if not isinstance(default, str):
+        names = ", ".join(sorted(named))[:200]
+        raise TemplateError(f"of the chat templates {names} none is named default", hint=_HINT)
+    return default
 
 
 def opens_answers(prompter: Prompter) -> bool:
