@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import ConvertError
-from edgellm.formats.checked_json import read_bounded, read_json_object
+from edgellm.formats.checked_json import read_json_object
 
+from .chat_template import read_templates
 from .spec import Config
 from .vocabulary import TokenKind
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from .recipe import KeyValues
     from .vocabulary import Vocabulary
 
-MAX_TEMPLATE_BYTES: Final = 4 << 20
-_MAX_NAME: Final = 64  # characters of a template's name, which becomes part of a key
 _PREFIX: Final = "tokenizer.ggml."
 # Texts at which llama.cpp stops without being told (special_eog_ids, llama-vocab.cpp 0c1e57098).
 _STOPS_BY_TEXT: Final = frozenset(
@@ -61,7 +60,7 @@ class Specials:
 def read_specials(folder: Path, config: Config, vocabulary: Vocabulary) -> Specials:
     """Read the special tokens and the chat template of a checkpoint.
 
-    `vocabulary.kinds` is changed: tokens that end an answer become control tokens.
+    `vocabulary.kinds` is changed: tokens with a role become control tokens.
 
     Raises:
         ConvertError: an id is outside the vocabulary, or a text is no token of it.
@@ -80,11 +79,21 @@ def read_specials(folder: Path, config: Config, vocabulary: Vocabulary) -> Speci
             named = named or roles.by_id(source, f"{role}_token_id")
         if named:
             values[f"{_PREFIX}{gguf_role}_token_id"] = named[0]
+            _never_from_text(vocabulary, named[0])
     ends = _ends(roles, generation, config, tokenizer)
-    template = _template(folder, tokenizer)
+    template = read_templates(folder, tokenizer)
     values |= _end_keys(ends, vocabulary, warnings, has_template=bool(template))
     values |= _added_around(vocabulary, tokenizer, values, warnings)
+    if vocabulary.prefix == "first" and template:
+        # Chats begin with a special token: no blank at all is right behind every one of them.
+        values[f"{_PREFIX}add_space_prefix"] = False
     return Specials(values | template, tuple(ends), tuple(warnings))
+
+
+def _never_from_text(vocabulary: Vocabulary, i: int) -> None:
+    """Make a token with a role a control token where its file calls it an ordinary added one."""
+    if vocabulary.kinds[i] == TokenKind.USER_DEFINED:
+        vocabulary.kinds[i] = int(TokenKind.CONTROL)
 
 
 class _Roles:
@@ -132,8 +141,15 @@ def _end_keys(
                 "a chat model, but no file says which token ends an answer",
                 hint="add eos_token_id to generation_config.json",
             )
-        warnings.append("no file says which token ends a text: answers run to their length limit")
-        return {}
+        # Engines take a number of their own where a file names none: rather one they stop at anyway.
+        anyway = next(
+            (i for i, text in enumerate(vocabulary.texts) if text in _STOPS_BY_TEXT), None
+        )
+        then = "answers run to their length limit"
+        if anyway is not None:
+            then = f"engines will stop at {vocabulary.texts[anyway]!r} because of its text"
+        warnings.append(f"no file says which token ends a text: {then}")
+        return {} if anyway is None else {f"{_PREFIX}eos_token_id": anyway}
     for i in ends:
         vocabulary.kinds[i] = int(TokenKind.CONTROL)
     values: KeyValues = {f"{_PREFIX}eos_token_id": ends[0]}
@@ -205,40 +221,6 @@ def _rows(post: dict[str, Any], key: str, path: Path) -> list[Any]:
     if not isinstance(rows, (list, type(None))):
         raise ConvertError(f"post_processor.{key} is {str(rows)[:60]!r}, no list", path=path)
     return rows or []
-
-
-def _template(folder: Path, tokenizer: Config) -> KeyValues:
-    """Return the chat template: a file of its own first, then the tokenizer's configuration."""
-    key = "tokenizer.chat_template"
-    named: dict[str, str] = {}
-    jinja, as_json = folder / "chat_template.jinja", folder / "chat_template.json"
-    source, value = tokenizer, tokenizer.get("chat_template")
-    if jinja.is_file():
-        data = read_bounded(jinja, max_bytes=MAX_TEMPLATE_BYTES)
-        try:
-            value = data.decode("utf-8")
-        except UnicodeDecodeError as err:
-            raise ConvertError(f"not UTF-8: byte {err.start}", path=jinja) from err
-    elif as_json.is_file():
-        source = Config(read_json_object(as_json), as_json)
-        value = source.get("chat_template")
-    if isinstance(value, list):
-        named = dict(_named_template(row, source) for row in value)
-        value = named.pop("default", None)
-    if not isinstance(value, (str, type(None))):
-        raise source.error(f"chat_template is {str(value)[:60]!r}; a text is needed")
-    values: KeyValues = {key: value} if value else {}
-    if named:
-        values["tokenizer.chat_templates"] = sorted(named)
-        values |= {f"{key}.{name}": named[name] for name in sorted(named)}
-    return values
-
-
-def _named_template(row: Any, source: Config) -> tuple[str, str]:
-    name, text = (row.get("name"), row.get("template")) if isinstance(row, dict) else (None, None)
-    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not isinstance(text, str):
-        raise source.error(f"chat_template holds {str(row)[:60]!r}; a name and a text are needed")
-    return name, text
 
 
 def _optional(path: Path) -> dict[str, Any]:

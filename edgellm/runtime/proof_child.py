@@ -1,0 +1,247 @@
+"""The proof itself, in a process of its own: an engine that aborts, or a pattern without end, ends it alone.
+
+Reads its task from the command line, says on stdout what it is doing, one JSON object a line, and last
+what it found. See `proof.py`, which starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from edgellm.core import Message
+from edgellm.engines.base import EngineSettings
+from edgellm.engines.llamacpp.vocab_only import VocabOnly
+from edgellm.errors import DoesNotFit, EdgeLLMError, EngineUnavailable, TemplateError, VerifyFailed
+from edgellm.formats.gguf import read_header
+from edgellm.prompt.template import make_prompter
+from edgellm.runtime.proof_texts import around_added, texts
+from edgellm.runtime.reference import open_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from edgellm.engines.base import Vocab
+    from edgellm.engines.llamacpp.vocabulary import Vocabulary
+    from edgellm.prompt.template import Prompter
+    from edgellm.runtime.reference import Reference
+
+_SHOWN_CHARS, _SHOWN_IDS = 160, 8
+_N_PIECES: Final = 4096  # tokens whose text is glued together
+_TEMPLATE: Final = "tokenizer.chat_template"
+_NOW: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+_ANSWER: Final = "Blue, mostly."
+_TALKS: Final = (
+    (("user", "Why is the sky blue?"),),
+    (("system", "Be brief."), ("user", "Hi"), ("assistant", _ANSWER), ("user", "And 2,024?\n")),
+    (("user", "한국어 👋 \t{{ 7 * 7 }} <b>&amp;</b> 'q' \"Q\"\n\n  x"),),
+    (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", _ANSWER)),
+)
+
+
+def main(task: str) -> int:
+    """Do what a task says; return 0 when the last line tells the outcome."""
+    wanted: dict[str, Any] = json.loads(task)
+    try:
+        found = prove(Path(wanted["gguf"]), Path(wanted["source"]), wanted["n"], wanted["seed"])
+    except EngineUnavailable as err:
+        found = {"skipped": err.message}
+    except EdgeLLMError as err:
+        found = {"failed": err.message}
+    _say(found)
+    return 0
+
+
+def _say(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
+    """Hold a written file against its source; return what goes into a `Proof`.
+
+    Raises:
+        VerifyFailed: they differ; says where.
+        EngineUnavailable: there is nothing to hold against.
+    """
+    warnings: list[str] = []
+    _say({"stage": "opening the written file"})
+    metadata = read_header(gguf).metadata
+    with VocabOnly(gguf) as engine:
+        _say({"stage": "opening the source's tokenizer"})
+        reference = open_reference(
+            source, prefixed=bool(metadata.get("tokenizer.ggml.add_space_prefix", False))
+        )
+        _say({"stage": "comparing tokens"})
+        n_compared = compare_tokens(engine, reference, n_texts, seed)
+        _say({"stage": "comparing chat templates"})
+        vocab = engine.describe()
+        text = metadata.get(_TEMPLATE)
+        written = text if isinstance(text, str) else None
+        n_talks = compare_templates(source, written, vocab)
+        warnings += check_end_of_turn(written, engine, vocab)
+    _say({"stage": "decoding one token"})
+    warnings += decode_one(gguf)
+    return {"strings": n_compared, "conversations": n_talks, "warnings": warnings}
+
+
+def compare_tokens(engine: Vocabulary, reference: Reference, n_texts: int, seed: int) -> int:
+    """Return how many texts gave the same ids in both.
+
+    Raises:
+        VerifyFailed: one did not; shows the first, escaped.
+    """
+    n_compared = n_different = 0
+    first = ""
+    for text, special, around in _cases(engine, reference, n_texts, seed):
+        if not reference.comparable(text, special=special):
+            continue
+        meant = reference.encode(text, special=special, around=around)
+        found = engine.tokenize(text, special=special, add_bos=around)
+        n_compared += 1
+        if meant != found:
+            n_different += 1
+            first = first or _difference(text, meant, found)
+    if n_different:
+        raise VerifyFailed(
+            f"the written tokenizer differs from the source's in {n_different} of {n_compared} "
+            f"texts: {first}"
+        )
+    return n_compared
+
+
+def _cases(
+    engine: Vocabulary, reference: Reference, n_texts: int, seed: int
+) -> Iterator[tuple[str, bool, bool]]:
+    """Yield (text, whether control tokens are read, whether begin and end are added)."""
+    added, lead = list(reference.added), reference.lead
+    yield lead, True, True
+    for i, text in enumerate(texts(n_texts, _pieces(engine), seed)):
+        yield lead + text, True, i % 8 == 0
+        if i % 4 == 0:
+            yield text, False, False
+    for text in around_added(added, seed) if added else ():
+        yield lead + text, True, False
+        yield text, False, False
+
+
+def _pieces(engine: Vocabulary) -> Sequence[str]:
+    step = max(1, engine.n_tokens // _N_PIECES)
+    found = (engine.piece(i).decode("utf-8", "ignore") for i in range(0, engine.n_tokens, step))
+    return [text for text in found if text and "\0" not in text] or ["a"]
+
+
+def _difference(text: str, meant: Sequence[int], found: Sequence[int]) -> str:
+    pairs = zip(meant, found, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(meant), len(found)))
+    window = slice(max(0, at - 1), at - 1 + _SHOWN_IDS)
+    shown = ascii(text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "...")
+    return (
+        f"{shown} is {list(meant[window])} in the source and {list(found[window])} in the file, "
+        f"from token {window.start} on"
+    )
+
+
+def compare_templates(source: Path, written: str | None, vocab: Vocab) -> int:
+    """Return how many conversations rendered to the same text with both templates.
+
+    Raises:
+        VerifyFailed: one did not.
+    """
+    from edgellm.converters.chat_template import source_template
+
+    if not source.is_dir():
+        return 0
+    meant = source_template(source)
+    if (meant.text or None) != (written or None):
+        raise VerifyFailed("the chat template in the file is not the checkpoint's")
+    if not written:
+        return 0
+    # Where the checkpoint names no text for a token there is none to hold against.
+    bos = vocab.bos_text if meant.bos_text is None else meant.bos_text
+    eos = vocab.eos_text if meant.eos_text is None else meant.eos_text
+    ours = _prompter(written, vocab.bos_text, vocab.eos_text)
+    theirs = _prompter(written, bos, eos)
+    for talk in _TALKS:
+        one, two = _rendered(theirs, talk), _rendered(ours, talk)
+        if one != two:
+            at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)
+            raise VerifyFailed(
+                f"the chat template gives {one[at : at + 40]!a} with the checkpoint's special "
+                f"tokens and {two[at : at + 40]!a} with the file's"
+            )
+    return len(_TALKS)
+
+
+def _prompter(source: str, bos_text: str, eos_text: str) -> Prompter | str:
+    try:
+        return make_prompter(source, bos_text=bos_text, eos_text=eos_text)
+    except TemplateError as err:
+        return err.message
+
+
+def _rendered(
+    prompter: Prompter | str, talk: Sequence[tuple[str, str]], *, opened: bool = True
+) -> str:
+    """Return a conversation's text, or why there is none: both sides must agree in either."""
+    if isinstance(prompter, str):
+        return prompter
+    messages = [Message(role, content) for role, content in talk]
+    try:
+        return prompter.render(messages, add_generation_prompt=opened, now=_NOW)
+    except TemplateError as err:
+        return f"error: {err.message}"
+
+
+def check_end_of_turn(template: str | None, engine: Vocabulary, vocab: Vocab) -> list[str]:
+    """Return warnings about turns that nothing the engine stops at would end.
+
+    Raises:
+        VerifyFailed: a chat model without any such token.
+    """
+    if not template or not template.strip():
+        return []
+    if not vocab.end_ids:
+        raise VerifyFailed("a chat model, and no token at which the engine stops")
+    prompter = _prompter(template, vocab.bos_text, vocab.eos_text)
+    text = _rendered(prompter, _TALKS[-1], opened=False)
+    if isinstance(prompter, str) or text.startswith("error: "):
+        return [f"the chat template fails on a plain conversation: {text.removeprefix('error: ')}"]
+    _, found, tail = text.rpartition(_ANSWER)
+    ids = engine.tokenize(tail, special=True, add_bos=False)
+    if found and vocab.end_ids.isdisjoint(ids):
+        shown = ascii(tail[:60])
+        return [
+            f"the engine stops at nothing that the chat template writes behind an answer: {shown}"
+        ]
+    return []
+
+
+def decode_one(gguf: Path) -> list[str]:
+    """Load the whole model and decode one token; return a warning where memory does not allow it.
+
+    Raises:
+        VerifyFailed: the engine refuses it, or gives no finite numbers.
+    """
+    import numpy as np
+
+    from edgellm.engines.llamacpp import LlamaCppEngine
+
+    try:
+        engine = LlamaCppEngine(gguf, EngineSettings(n_gpu_layers=0))
+        engine.reserve(1)
+        logits = engine.decode(engine.tokenize("a", special=False, add_bos=True)[:1] or [0])
+    except DoesNotFit as err:
+        return [f"no token was decoded from the written file: {err.message}"]
+    except EngineUnavailable:
+        raise
+    except EdgeLLMError as err:
+        raise VerifyFailed(f"the engine cannot run the written file: {err.message}") from err
+    if not math.isfinite(float(np.abs(logits).max())):
+        raise VerifyFailed("the first decoded token has logits that are not finite")
+    engine.close()
+    return []
