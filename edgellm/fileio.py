@@ -12,9 +12,11 @@ import os
 import re
 import secrets
 import stat
+import time
 from typing import TYPE_CHECKING, BinaryIO
 
-from edgellm.errors import DoesNotFit
+from edgellm.errors import DoesNotFit, UsageError
+from edgellm.windows import name_problem, system_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +29,8 @@ PRIVATE_DIR_MODE = 0o700
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMP_NAME = re.compile(r"\..+\.([0-9]{1,10})\.[0-9a-f]+\.tmp", re.DOTALL)
 _MAX_PID = (1 << 31) - 1
+_WINDOWS = "nt"
+_RENAME_WAITS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 def no_fault(step: str, path: str) -> None:
@@ -38,13 +42,13 @@ def private_dir(path: Path) -> Path:
     missing = [p for p in (path, *path.parents) if not p.exists()]
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=PRIVATE_DIR_MODE)
+            os.mkdir(system_path(folder), PRIVATE_DIR_MODE)  # noqa: PTH102  # may be long
     return path
 
 
 def fsync_dir(path: Path) -> None:
     """Make renames in a folder survive a power loss, where the system can."""
-    if os.name == "nt":
+    if os.name == _WINDOWS:
         return
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
@@ -66,6 +70,43 @@ def temp_owner(path: Path) -> int | None:
     match = _TEMP_NAME.fullmatch(path.name)
     pid = int(match.group(1)) if match else 0
     return pid if 0 < pid <= _MAX_PID else None
+
+
+def check_name(path: Path, os_name: str = os.name) -> None:
+    """Make sure that this system can keep a file under that name.
+
+    Raises:
+        UsageError: Windows would write to a device, to a stream of another file, or elsewhere.
+    """
+    problem = name_problem(path.name) if os_name == _WINDOWS else ""
+    if problem:
+        raise UsageError(
+            f"no file can have this name: {problem}", path=path, hint="choose another name"
+        )
+
+
+def rename_over(
+    src: Path,
+    dst: Path,
+    *,
+    os_name: str = os.name,
+    rename: Callable[[str, str], None] = os.replace,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Rename a file over another; Windows refuses while somebody reads the old one, so ask again.
+
+    Raises:
+        OSError: it cannot be renamed, at once or, on Windows, after a second.
+    """
+    old, new = system_path(src, os_name), system_path(dst, os_name)
+    for wait_s in _RENAME_WAITS_S if os_name == _WINDOWS else ():
+        try:
+            rename(old, new)
+        except PermissionError:  # noqa: PERF203  # asking again is the point
+            wait(wait_s)
+        else:
+            return
+    rename(old, new)
 
 
 class AtomicWriter:
@@ -96,12 +137,14 @@ class AtomicWriter:
         Raises:
             FileExistsError: it does.
             DoesNotFit: the disk is full.
+            UsageError: no file can have the final name.
         """
+        check_name(self.final)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         flags |= getattr(os, "O_BINARY", 0)
         with self._room():
             self._fault("create", str(self.temp))
-            fd = os.open(self.temp, flags, self._mode)
+            fd = os.open(system_path(self.temp), flags, self._mode)
         self._file = os.fdopen(fd, "wb", buffering=0)
         return self
 
@@ -141,7 +184,7 @@ class AtomicWriter:
                 self._close()  # Windows cannot rename an open file
                 with self._room():
                     self._fault("rename", str(self.final))
-                    self.temp.replace(self.final)
+                    rename_over(self.temp, self.final)
                     renamed = True  # from here on the temporary's name may be another writer's
                     self._fault("fsync_dir", str(self.final.parent))
                     fsync_dir(self.final.parent)
@@ -149,7 +192,7 @@ class AtomicWriter:
             self._close()
             if not renamed:
                 with contextlib.suppress(FileNotFoundError):
-                    self.temp.unlink()
+                    os.unlink(system_path(self.temp))  # noqa: PTH108  # a path that may be long
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -190,7 +233,7 @@ def open_regular(path: Path, *, follow: bool = False) -> Iterator[tuple[BinaryIO
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     if not follow:
         flags |= getattr(os, "O_NOFOLLOW", 0)
-    fd = os.open(path, flags)  # non-blocking: opening a pipe must not hang
+    fd = os.open(system_path(path), flags)  # non-blocking: opening a pipe must not hang
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         os.close(fd)  # here, because fdopen refuses a folder and leaves it open

@@ -20,6 +20,7 @@ FLOORS = {
     "paths": 0,
     "fileio": 0,
     "units": 0,
+    "windows": 0,
     "ggml_types": 0,
     "kernels": 1,
     "config": 1,
