@@ -15,9 +15,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import DoesNotFit, UsageError
+from edgellm.errors import DoesNotFit, UsageError, VerifyFailed
 from edgellm.fileio import AtomicWriter, temp_name
 from edgellm.hw.cpu import available_threads
+from edgellm.runtime.proof import Proof, prove
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ TYPES: Final = (
 TYPE_OF_BITS: Final = {8: "q8_0", 4: "q4_k_m"}
 _FILE_MODE: Final = 0o666  # less the umask: a model is no secret
 _MAX_THREADS: Final = 16
+_NOT_PROVEN: Final = Proof(skipped="not asked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class ConvertOptions:
         n_threads: workers that quantise; 0 means one for each CPU of this process. The bytes
             written do not depend on it.
         overwrite: replace `out` if it is there.
+        prove: hold the file's tokenizer and template against the source's, and decode one token,
+            before it gets its name.
     """
 
     src: Path
@@ -55,6 +59,7 @@ class ConvertOptions:
     type: str
     n_threads: int = 0
     overwrite: bool = False
+    prove: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,9 @@ class ConversionResult:
         seconds: how long planning, writing and verifying took.
         bits_per_weight: `8 * tensor bytes / n_params`.
         n_tensors: tensors in the file.
-        fallbacks, generation, warnings: those of the plan.
+        fallbacks, generation: those of the plan.
+        proof: what of the tokenizer was held against the source.
+        warnings: those of the plan and of the proof.
     """
 
     path: Path
@@ -134,6 +141,7 @@ class ConversionResult:
     n_tensors: int
     fallbacks: tuple[Fallback, ...] = ()
     generation: int = 1
+    proof: Proof = _NOT_PROVEN
     warnings: tuple[str, ...] = ()
 
 
@@ -164,7 +172,7 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         UsageError: `out` exists and `overwrite` is off, is no regular file, or is a file of the
             source; or another run is writing it.
         DoesNotFit: the disk is too small.
-        VerifyFailed: the file, read again, is not what was meant.
+        VerifyFailed: the file, read again, is not what was meant, or tokenizes otherwise.
         ConvertError: and the others that `plan` raises.
     """
     started_s = time.monotonic()
@@ -181,7 +189,7 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
             have_bytes=free_bytes,
         )
     try:
-        sha256 = _write_and_verify(out, file_plan, _n_threads(options), progress)
+        sha256, proof = _write_and_verify(options, file_plan, progress)
     except FileExistsError as err:  # made by another run since it was cleared
         raise UsageError("another conversion is writing this file", path=out) from err
     except OSError as err:
@@ -198,7 +206,8 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         n_tensors=len(file_plan.tensors),
         fallbacks=_fallbacks(file_plan),
         generation=file_plan.generation,
-        warnings=file_plan.warnings,
+        proof=proof,
+        warnings=(*file_plan.warnings, *proof.warnings),
     )
 
 
@@ -253,13 +262,14 @@ def _make_plan(options: ConvertOptions) -> FilePlan:
 
 
 def _write_and_verify(
-    out: Path, file_plan: FilePlan, n_threads: int, progress: Progress | None
-) -> str:
-    """Write, sync, read back, rename; return the sha256."""
+    options: ConvertOptions, file_plan: FilePlan, progress: Progress | None
+) -> tuple[str, Proof]:
+    """Write, sync, read back, prove, rename; return the sha256 and the proof."""
     from edgellm.converters.claim import claim, clear_partial, partial_path
     from edgellm.converters.verify import verify_file
     from edgellm.converters.write import write_file
 
+    out, n_threads = options.out, _n_threads(options)
     clear_partial(out)
     partial = partial_path(out)
     writer = AtomicWriter(out, temp=partial, mode=_FILE_MODE)
@@ -272,7 +282,12 @@ def _write_and_verify(
             raise
         digests = write_file(file_plan, writer.write, n_threads=n_threads, progress=progress)
         writer.sync()
-        return verify_file(partial, file_plan, digests)
+        sha256 = verify_file(partial, file_plan, digests)
+        try:
+            return sha256, prove(partial, options.src) if options.prove else _NOT_PROVEN
+        except VerifyFailed as err:
+            err.path = str(out)
+            raise
 
 
 def _describe(options: ConvertOptions, file_plan: FilePlan) -> ConversionPlan:
