@@ -1,0 +1,225 @@
+"""Models of the hub by name: what is a name, what is fetched, and what each failure says."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgellm.catalog import library
+from edgellm.catalog.hub import HubName, fetch, parse_name
+from edgellm.errors import (
+    DoesNotFit,
+    FetchError,
+    MissingExtra,
+    ModelNotFound,
+    ModelUnsupported,
+    UsageError,
+)
+
+TINY = HubName("maker/tiny")
+WEIGHTS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+CHECKPOINT = Path(__file__).parents[2] / "data" / "checkpoints" / "llama3-untied-sharded-bf16"
+
+
+@pytest.mark.parametrize(
+    ("text", "repo_id", "revision"),
+    [
+        ("org/name", "org/name", None),
+        ("hf:org/name", "org/name", None),
+        ("Qwen/Qwen2.5-0.5B_x", "Qwen/Qwen2.5-0.5B_x", None),
+        ("org/name@v1.0", "org/name", "v1.0"),
+        ("hf:org/name@refs/pr/1", "org/name", "refs/pr/1"),
+    ],
+)
+def test_names(text: str, repo_id: str, revision: str | None):
+    """An organisation, a name, and a branch, tag or commit behind an @."""
+    assert parse_name(text) == HubName(repo_id, revision)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("name", "./org/name", "/org/name", "../org/name", "org/name/more", "org\\name", "org/"),
+        *("org/name.gguf", "org/model.safetensors", "org/na me", "org/-name", "", ".", "~/name"),
+        *("org/name@../x", "org/name@a/../../x", "org/name@", "org/..", "org/name\n", "\u00e9/x"),
+    ],
+)
+def test_paths(text: str):
+    """What may be meant as a path is one."""
+    assert parse_name(text) is None
+
+
+def test_what_is_there_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A folder of that name wins, and so does one in which the name may have been misspelt."""
+    monkeypatch.chdir(tmp_path)
+    assert parse_name("models/tiny") is not None
+    (tmp_path / "models").mkdir()
+    assert parse_name("models/tiny") is None
+    assert parse_name("hf:models/tiny") == HubName("models/tiny")
+    (tmp_path / "models" / "tiny").symlink_to("nowhere")
+    assert parse_name("models/tiny") is None
+
+
+@pytest.mark.parametrize("text", ["hf:", "hf:name", "hf:/x/y", "hf:org/name@..", "hf:a/b/c"])
+def test_the_prefix_demands_a_name(text: str):
+    """With `hf:` before it, what is no name is an error and not a path."""
+    with pytest.raises(UsageError, match="names no repository"):
+        parse_name(text)
+
+
+def test_a_checkpoint_is_fetched_whole(hub: Any):
+    """Only what a conversion reads, each file once, equal to the source, with a running total."""
+    told: list[tuple[int, int]] = []
+    found = fetch(TINY, progress=lambda done, total: told.append((done, total)))
+    names = sorted(path.name for path in found.folder.iterdir())
+    needed = {path.name for path in CHECKPOINT.iterdir()} - {"logits.npz"} | {"README.md"}
+    assert set(names) == needed
+    for path in CHECKPOINT.iterdir():
+        if path.name in names:
+            assert (found.folder / path.name).read_bytes() == path.read_bytes()
+    assert sorted(set(hub.bodies())) == names
+    assert told[-1][0] == told[-1][1] == found.fetched_bytes + (CHECKPOINT / _INDEX).stat().st_size
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+_INDEX = "model.safetensors.index.json"
+
+
+def test_a_second_fetch_asks_for_the_list_alone(hub: Any):
+    """What is there is not fetched again, and the commit is the one that was there."""
+    first = fetch(TINY)
+    hub.asked.clear()
+    again = fetch(TINY)
+    assert (again.folder, again.commit, again.fetched_bytes) == (first.folder, first.commit, 0)
+    assert hub.bodies() == []
+
+
+def test_a_revision_is_kept_apart(hub: Any):
+    """A tag is looked up, pinned, and found offline by its own name."""
+    found = fetch(HubName("maker/tiny", "v1"))
+    assert fetch(HubName("maker/tiny", "v1"), offline=True).folder == found.folder
+    assert fetch(HubName("maker/tiny", found.commit), offline=True).folder == found.folder
+    with pytest.raises(FetchError, match="was not fetched before"):
+        fetch(TINY, offline=True)
+
+
+def test_a_new_commit_between_list_and_files_changes_nothing(hub: Any):
+    """All files are asked for by commit, never by the branch that may move."""
+    fetch(TINY)
+    paths = [asked.path for asked in hub.asked if "/resolve/" in asked.path]
+    assert paths
+    assert not [path for path in paths if "/resolve/main/" in path]
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_offline_opens_no_connection(hub: Any, how: str, monkeypatch: pytest.MonkeyPatch):
+    """Offline says so at once; what was fetched before is used."""
+    from huggingface_hub import constants
+
+    fetch(TINY)
+    hub.asked.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", how == "variable")
+    name = {"flag": "EDGELLM_OFFLINE", "variable": "HF_HUB_OFFLINE"}[how]
+    assert fetch(TINY, offline=how == "flag").fetched_bytes == 0
+    with pytest.raises(FetchError, match=f"{name} forbids the network"):
+        fetch(HubName("maker/other"), offline=how == "flag")
+    assert hub.asked == []
+
+
+def test_a_fetch_that_failed_is_not_found_offline(hub: Any, loopback: Any):
+    """A revision's name leads to a commit only when all of its files are there."""
+    hub.faults[WEIGHTS[1]] = loopback.Fault(status=404)
+    with pytest.raises(FetchError, match=WEIGHTS[1]):
+        fetch(TINY)
+    with pytest.raises(FetchError, match="was not fetched before"):
+        fetch(TINY, offline=True)
+    hub.asked.clear()
+    del hub.faults[WEIGHTS[1]]
+    fetch(TINY)
+    assert WEIGHTS[0] not in hub.bodies()
+
+
+@pytest.mark.parametrize(
+    ("repo_id", "revision"), [("maker/nothing", None), ("maker/tiny", "no-such-tag")]
+)
+def test_what_the_hub_does_not_have(hub: Any, repo_id: str, revision: str | None):
+    """A repository or a revision that is not there: exit 3, by name."""
+    with pytest.raises(ModelNotFound, match="no such") as caught:
+        fetch(HubName(repo_id, revision))
+    assert repo_id in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (403, "GatedRepo", "is gated: its terms must be accepted first"),
+        (401, "", r"does not let you have it \(HTTP 401\)"),
+        (401, "RepoNotFound", r"does not let you have it \(HTTP 401\)"),
+        (403, "", "does not let you have it"),
+    ],
+)
+def test_refusals_say_what_to_do(hub: Any, monkeypatch: Any, status: int, code: str, message: str):
+    """Gated, private or without rights: the login command, and never the token."""
+    monkeypatch.setenv("HF_TOKEN", "hf_verysecret")
+    hub.api_status, hub.api_error = status, code
+    with pytest.raises(UsageError, match=message) as caught:
+        fetch(TINY)
+    assert caught.value.exit_code == 2
+    assert "hf auth login" in str(caught.value)
+    assert "hf_verysecret" not in str(caught.value)
+    assert "Bearer hf_verysecret" in {asked.authorization for asked in hub.asked}
+
+
+def test_unauthorized_without_a_token_may_mean_not_there(hub: Any):
+    """The hub hides what is private behind the same answer as what does not exist: exit 3."""
+    hub.api_status, hub.api_error = 401, "RepoNotFound"
+    with pytest.raises(ModelNotFound, match="no such model on the hub, or it is private"):
+        fetch(TINY)
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[1]", b"{}", b'{"sha": 5}', b'"x"'])
+def test_what_is_no_hub(hub: Any, body: bytes):
+    """A proxy's page, or JSON of something else, is an error of ours."""
+    hub.api_body = body
+    with pytest.raises(FetchError):
+        fetch(TINY)
+
+
+def test_no_network(hub: Any, monkeypatch: pytest.MonkeyPatch):
+    """Nobody answers: it says so, and how to use what is there."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(FetchError, match=r"the hub cannot be reached .*HF_HUB_OFFLINE=1"):
+        fetch(TINY)
+
+
+def test_too_small_a_disk_is_told_before_the_weights(hub: Any, monkeypatch: pytest.MonkeyPatch):
+    """The sum of all files is held against the free space first."""
+    usage = shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(library.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DoesNotFit, match=r"more, .* are free") as err:
+        fetch(TINY)
+    assert err.value.have_bytes == 1000
+    assert set(hub.bodies()) <= {_INDEX}
+
+
+def test_a_repository_of_pickles_is_left_alone(hub: Any):
+    """Nothing of it is fetched."""
+    for name in [*WEIGHTS, "consolidated.safetensors", _INDEX]:
+        del hub.files[name]
+    with pytest.raises(ModelUnsupported, match="only pickled weights"):
+        fetch(TINY)
+    assert hub.bodies() == []
+
+
+def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    """Without huggingface_hub the error is the command that installs it."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'edgellm\[hub\]'"):
+        fetch(TINY)
