@@ -45,6 +45,7 @@ _STOPS_BY_TEXT: Final = frozenset(
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     }
 )
+_DEFAULT_END: Final = {"gpt2": 11, "llama": 2}  # of a file without a number: `impl::load`, there
 _GGUF_ROLES: Final = {"bos": "bos", "unk": "unknown", "pad": "padding"}
 
 
@@ -141,15 +142,7 @@ def _end_keys(
                 "a chat model, but no file says which token ends an answer",
                 hint="add eos_token_id to generation_config.json",
             )
-        # Engines take a number of their own where a file names none: rather one they stop at anyway.
-        anyway = next(
-            (i for i, text in enumerate(vocabulary.texts) if text in _STOPS_BY_TEXT), None
-        )
-        then = "answers run to their length limit"
-        if anyway is not None:
-            then = f"engines will stop at {vocabulary.texts[anyway]!r} because of its text"
-        warnings.append(f"no file says which token ends a text: {then}")
-        return {} if anyway is None else {f"{_PREFIX}eos_token_id": anyway}
+        return _no_end(vocabulary, warnings)
     for i in ends:
         vocabulary.kinds[i] = int(TokenKind.CONTROL)
     values: KeyValues = {f"{_PREFIX}eos_token_id": ends[0]}
@@ -167,6 +160,22 @@ def _end_keys(
         lost = ", ".join(repr(vocabulary.texts[i]) for i in slots)
         warnings.append(f"GGUF has no place for these ends of an answer: {lost}")
     return values
+
+
+def _no_end(vocabulary: Vocabulary, warnings: list[str]) -> KeyValues:
+    """Choose an end that changes nothing: where a file names none, engines take a number of their own."""
+    by_text = (i for i, text in enumerate(vocabulary.texts) if text in _STOPS_BY_TEXT)
+    unused = (i for i, kind in enumerate(vocabulary.kinds) if kind == TokenKind.UNUSED)
+    stop, free = next(by_text, None), next(unused, None)
+    default = _DEFAULT_END[vocabulary.model]
+    then = "answers run to their length limit"
+    if stop is not None:
+        then = f"engines will stop at {vocabulary.texts[stop]!r} because of its text"
+    elif free is None and default < len(vocabulary.texts):
+        then = f"engines will stop at token {default}, {vocabulary.texts[default]!r}"
+    warnings.append(f"no file says which token ends a text: {then}")
+    end = free if stop is None else stop
+    return {} if end is None else {f"{_PREFIX}eos_token_id": end}
 
 
 def _added_around(

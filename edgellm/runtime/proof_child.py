@@ -23,7 +23,7 @@ from edgellm.runtime.proof_texts import around_added, texts
 from edgellm.runtime.reference import open_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from edgellm.engines.base import Vocab
     from edgellm.engines.llamacpp.vocabulary import Vocabulary
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SHOWN_CHARS, _SHOWN_IDS = 160, 8
 _N_PIECES: Final = 4096  # tokens whose text is glued together
 _TEMPLATE: Final = "tokenizer.chat_template"
+_BOS, _EOS = "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"
 _NOW: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 _ANSWER: Final = "Blue, mostly."
 _TALKS: Final = (
@@ -80,10 +81,8 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
         n_compared = compare_tokens(engine, reference, n_texts, seed)
         _say({"stage": "comparing chat templates"})
         vocab = engine.describe()
-        text = metadata.get(_TEMPLATE)
-        written = text if isinstance(text, str) else None
-        n_talks = compare_templates(source, written, vocab)
-        warnings += check_end_of_turn(written, engine, vocab)
+        n_talks = compare_templates(source, metadata, vocab)
+        warnings += check_end_of_turn(str(metadata.get(_TEMPLATE, "")), engine, vocab)
     _say({"stage": "decoding one token"})
     warnings += decode_one(gguf)
     return {"strings": n_compared, "conversations": n_talks, "warnings": warnings}
@@ -146,7 +145,7 @@ def _difference(text: str, meant: Sequence[int], found: Sequence[int]) -> str:
     )
 
 
-def compare_templates(source: Path, written: str | None, vocab: Vocab) -> int:
+def compare_templates(source: Path, metadata: Mapping[str, Any], vocab: Vocab) -> int:
     """Return how many conversations rendered to the same text with both templates.
 
     Raises:
@@ -157,15 +156,17 @@ def compare_templates(source: Path, written: str | None, vocab: Vocab) -> int:
     if not source.is_dir():
         return 0
     meant = source_template(source)
-    if (meant.text or None) != (written or None):
+    written = str(metadata.get(_TEMPLATE, ""))
+    if (meant.text or "") != written:
         raise VerifyFailed("the chat template in the file is not the checkpoint's")
     if not written:
         return 0
-    # Where the checkpoint names no text for a token there is none to hold against.
-    bos = vocab.bos_text if meant.bos_text is None else meant.bos_text
-    eos = vocab.eos_text if meant.eos_text is None else meant.eos_text
     ours = _prompter(written, vocab.bos_text, vocab.eos_text)
-    theirs = _prompter(written, bos, eos)
+    theirs = _prompter(
+        written,
+        _meant_text(meant.bos_text, vocab.bos_text, is_named=_BOS in metadata),
+        _meant_text(meant.eos_text, vocab.eos_text, is_named=_EOS in metadata),
+    )
     for talk in _TALKS:
         one, two = _rendered(theirs, talk), _rendered(ours, talk)
         if one != two:
@@ -175,6 +176,13 @@ def compare_templates(source: Path, written: str | None, vocab: Vocab) -> int:
                 f"tokens and {two[at : at + 40]!a} with the file's"
             )
     return len(_TALKS)
+
+
+def _meant_text(meant: str | None, found: str, *, is_named: bool) -> str:
+    """Return a token's text in the checkpoint; one named by its number alone has the file's."""
+    if meant is not None:
+        return meant
+    return found if is_named else ""
 
 
 def _prompter(source: str, bos_text: str, eos_text: str) -> Prompter | str:
@@ -197,13 +205,13 @@ def _rendered(
         return f"error: {err.message}"
 
 
-def check_end_of_turn(template: str | None, engine: Vocabulary, vocab: Vocab) -> list[str]:
+def check_end_of_turn(template: str, engine: Vocabulary, vocab: Vocab) -> list[str]:
     """Return warnings about turns that nothing the engine stops at would end.
 
     Raises:
         VerifyFailed: a chat model without any such token.
     """
-    if not template or not template.strip():
+    if not template.strip():
         return []
     if not vocab.end_ids:
         raise VerifyFailed("a chat model, and no token at which the engine stops")

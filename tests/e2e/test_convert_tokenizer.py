@@ -170,6 +170,12 @@ def without_merges(folder: Path) -> Path:
     merged = {"".join(pair) for pair in value["model"]["merges"]}
     value["model"]["vocab"] = {t: i for t, i in value["model"]["vocab"].items() if t not in merged}
     value["model"]["merges"] = []
+    free = max(value["model"]["vocab"].values()) + 1  # where the library puts tokens it is given
+    outside = [
+        row for row in value["added_tokens"] if row["content"] not in value["model"]["vocab"]
+    ]
+    for i, row in enumerate(outside):
+        row["id"] = free + i
     path.write_text(json.dumps(value), encoding="utf-8")
     return folder
 

@@ -70,7 +70,7 @@ def test_every_end_gets_a_place_or_a_warning(checkpoint: Make) -> None:
 
 
 def test_no_end_anywhere(checkpoint: Make) -> None:
-    """Id 0 is never assumed: a base model gets a warning, a chat model is refused."""
+    """Id 0 is never assumed: a base model gets what engines stop at anyway, a chat model is refused."""
     silent: dict[str, Any] = {
         "generation_config": {"eos_token_id": ...},
         "config": {"eos_token_id": ...},
@@ -80,9 +80,9 @@ def test_no_end_anywhere(checkpoint: Make) -> None:
         read(checkpoint(**silent))
     folder = checkpoint(**silent)
     (folder / "chat_template.jinja").unlink()
-    specials, _ = read(folder)
-    assert "eos" not in ids(specials)
-    assert any("length limit" in warning for warning in specials.warnings)
+    specials, vocabulary = read(folder)
+    assert vocabulary.texts[ids(specials)["eos"]] == "<|im_end|>"
+    assert any("stop at '<|im_end|>'" in warning for warning in specials.warnings)
 
 
 @pytest.mark.parametrize(
