@@ -6,6 +6,7 @@ that a file and the same text on the command line make the same tokens.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
 
@@ -40,9 +41,19 @@ def decode_text(raw: bytes, name: str) -> str:
         is_utf16 = raw.startswith(_UTF16_BOMS)
         kind = "this looks like UTF-16" if is_utf16 else f"byte 0x{raw[offset]:02x}"
         raise UsageError(
-            f"{name}: not UTF-8 at byte offset {offset} ({kind})", hint="save the text as UTF-8"
+            f"{name}: not UTF-8 at byte offset {offset} ({kind})", hint=_utf8_hint(raw)
         ) from err
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def _utf8_hint(raw: bytes) -> str:
+    """Return how to make UTF-8 of a text; old Korean files are told by reading as nothing else."""
+    with contextlib.suppress(UnicodeDecodeError):
+        letters = [char for char in raw.decode("cp949") if not char.isascii()]
+        if letters and all("\uac00" <= char <= "\ud7a3" for char in letters):
+            return "this may be EUC-KR: `iconv -f CP949 -t UTF-8 FILE` makes UTF-8 of it"
+    encoding = "UTF-16" if raw.startswith(_UTF16_BOMS) else "ENCODING"
+    return f"save the text as UTF-8; `iconv -f {encoding} -t UTF-8 FILE` does so"
 
 
 def read_text(path: Path) -> str:
@@ -94,6 +105,8 @@ def whole_text(text: str, name: str) -> str:
     Raises:
         UsageError: it did; says where.
     """
+    with contextlib.suppress(UnicodeError):  # where the locale is ASCII, UTF-8 is left undecoded
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8")
     for place, character in enumerate(text):
         if "\ud800" <= character <= "\udfff":
             raise UsageError(f"{name}: not UTF-8 at character {place}")
