@@ -43,18 +43,19 @@ _LICENCE: Final = re.compile(r"^license:[ \t]*['\"]?([\w.+-]{1,64})['\"]?[ \t]*$
 _MAX_CARD_BYTES: Final = 1 << 16
 
 
-def make_plan(folder: Path, type_name: str) -> FilePlan:
+def make_plan(folder: Path, type_name: str, *, origin: str = "") -> FilePlan:
     """Check a checkpoint whole and decide what its GGUF will be.
 
     Args:
         folder: the checkpoint; configuration first, then tensor names, then the tokenizer.
         type_name: a key of `PRESETS`.
+        origin: the address it was fetched from; stands in the metadata unless empty.
 
     Raises:
         EdgeLLMError: whatever is wrong with the checkpoint; see `runtime.conversion.plan`.
     """
     try:
-        return _make_plan(folder, type_name)
+        return _make_plan(folder, type_name, origin)
     except RecursionError as err:  # a value shallow enough to be parsed, too deep to be shown
         raise ModelCorrupt("its JSON is nested too deeply", path=folder) from err
     except ConvertError as err:
@@ -62,7 +63,7 @@ def make_plan(folder: Path, type_name: str) -> FilePlan:
         raise
 
 
-def _make_plan(folder: Path, type_name: str) -> FilePlan:
+def _make_plan(folder: Path, type_name: str, origin: str) -> FilePlan:
     preset = PRESETS[type_name]
     require_quantizers({preset.type})
     checkpoint = open_checkpoint(folder)
@@ -85,6 +86,8 @@ def _make_plan(folder: Path, type_name: str) -> FilePlan:
     require_types(tensors)
     values = _key_values(folder, recipe, spec, vocabulary, preset.file_type)
     values |= specials.key_values
+    if origin:
+        values["general.source.url"] = origin
     head, n_bytes = head_of(values, tensors)
     return FilePlan(
         architecture=spec.architecture,

@@ -52,12 +52,14 @@ class HubCheckpoint:
         folder: its files, all of one commit.
         name: what was asked for.
         commit: 40 hex digits.
+        url: its page on the hub, at that commit.
         fetched_bytes: how much of it was not there before.
     """
 
     folder: Path
     name: HubName
     commit: str
+    url: str
     fetched_bytes: int
 
 
@@ -124,7 +126,7 @@ def _cached(hub: Any, name: HubName, variable: str) -> HubCheckpoint:
             hint=f"unset {variable}, or name a folder on this disk",
         )
     folder = Path(found).parent
-    return HubCheckpoint(folder, name, folder.name, 0)
+    return HubCheckpoint(folder, name, folder.name, _url(hub, name, folder.name), 0)
 
 
 def _fetch_listed(name: HubName, listing: Listing, progress: Progress | None) -> HubCheckpoint:
@@ -145,7 +147,12 @@ def _fetch_listed(name: HubName, listing: Listing, progress: Progress | None) ->
             if file.name != INDEX:
                 cache.bring(downloader, file, counter.advance)
     folder = cache.give_names([*small, *weights])
-    return HubCheckpoint(folder, name, listing.commit, missing_bytes)
+    url = _url(load_library(), name, listing.commit)
+    return HubCheckpoint(folder, name, listing.commit, url, missing_bytes)
+
+
+def _url(hub: Any, name: HubName, commit: str) -> str:
+    return f"{hub.constants.ENDPOINT}/{name.repo_id}/tree/{commit}"
 
 
 def _shards(index: Path) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-from pathlib import Path  # noqa: TC003  # typer reads the annotations at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -20,6 +20,7 @@ EXAMPLES: Final = """
 edgellm convert ./SmolLM2-135M-Instruct -o smollm2-q8.gguf --bits 8
 edgellm convert ./checkpoint -o model.gguf --bits 4 --dry-run
 edgellm convert ./checkpoint -o model.gguf --type bf16 --force --json
+edgellm convert HuggingFaceTB/SmolLM2-135M-Instruct -o smollm2.gguf --bits 4
 edgellm convert model-bf16.gguf -o model-q5_k.gguf --type q5_k
 """
 
@@ -51,7 +52,12 @@ TYPE_HELP: Final = (
 
 def convert(
     src: Annotated[
-        Path, typer.Argument(metavar="SRC", help="Checkpoint folder, or GGUF file; only read.")
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="Checkpoint folder, GGUF file, or model of the Hugging Face hub: org/name, "
+            "org/name@revision.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="GGUF file to make.")],
     weight_type: Annotated[
@@ -73,15 +79,17 @@ def convert(
 ) -> None:
     """Convert a Hugging Face checkpoint or a GGUF to GGUF, verified before it gets its name."""
     from edgellm.cli.progress import ByteProgress
+    from edgellm.cli.source import find_source
     from edgellm.runtime import conversion
 
     options = conversion.ConvertOptions(
-        src=src,
+        src=Path(src),
         out=out,
         type=chosen_type(weight_type, bits),
         n_threads=threads,
         overwrite=force,
     )
+    options = find_source(src, options, dry_run=dry_run, quiet=as_json)
     if dry_run:
         plan = conversion.plan(options)
         _show_warnings(plan)

@@ -52,6 +52,7 @@ class ConvertOptions:
         overwrite: replace `out` if it is there.
         prove: hold the file's tokenizer and template against the source's, and decode one token,
             before it gets its name.
+        origin: the address `src` was fetched from, which the file's metadata then names; or "".
     """
 
     src: Path
@@ -60,6 +61,7 @@ class ConvertOptions:
     n_threads: int = 0
     overwrite: bool = False
     prove: bool = True
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
     """
     started_s = time.monotonic()
     out = options.out
-    _check_out(options)
+    check_out(options)
     file_plan = _make_plan(options)
     free_bytes = _free_bytes(out)
     if free_bytes < file_plan.n_bytes:
@@ -211,9 +213,16 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
     )
 
 
-def _check_out(options: ConvertOptions) -> None:
-    """Refuse to replace what no conversion may: links are judged by what they lead to."""
+def check_out(options: ConvertOptions) -> None:
+    """Refuse to replace what no conversion may: links are judged by what they lead to.
+
+    Worth a call of its own before a source is fetched.
+
+    Raises:
+        UsageError: `options.out` is there, cannot be written, or its folder does not exist.
+    """
     out = options.out
+    _check_folder(out)
     try:
         there = out.stat()
     except FileNotFoundError:
@@ -229,6 +238,11 @@ def _check_out(options: ConvertOptions) -> None:
         raise UsageError("is a file of the source itself", path=out, hint=other)
     if not options.overwrite:
         raise UsageError("is there already", path=out, hint=f"use --force, or {other}")
+
+
+def _check_folder(out: Path) -> None:
+    if not out.parent.is_dir():
+        raise UsageError("the folder does not exist", path=out.parent)
 
 
 def _files(src: Path) -> list[Path]:
@@ -250,15 +264,14 @@ def _make_plan(options: ConvertOptions) -> FilePlan:
         raise UsageError(f"type {options.type!r} is unknown", hint=f"one of {', '.join(TYPES)}")
     if options.n_threads < 0:
         raise UsageError(f"{options.n_threads} threads")
-    if not options.out.parent.is_dir():
-        raise UsageError("the folder does not exist", path=options.out.parent)
+    _check_folder(options.out)
     if options.src.is_file():
         from edgellm.converters.requantize import plan_requantization
 
         return plan_requantization(options.src, options.type)
     from edgellm.converters.plan import make_plan
 
-    return make_plan(options.src, options.type)
+    return make_plan(options.src, options.type, origin=options.origin)
 
 
 def _write_and_verify(
