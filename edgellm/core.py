@@ -308,6 +308,7 @@ class ModelInfo(Wire):
         weight_types: tensor type name to the number of weights stored so.
         chat_template: the Jinja source, or None.
         memory: kind of sequence memory: `dense`, `window`, or another name.
+        warnings: what the user should know of a file that works, one phrase each.
     """
 
     path: str
@@ -324,3 +325,4 @@ class ModelInfo(Wire):
     weight_types: Mapping[str, int]
     chat_template: str | None = None
     memory: str = "dense"
+    warnings: tuple[str, ...] = ()

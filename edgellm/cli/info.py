@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from edgellm import __version__
-from edgellm.errors import ModelNotFound
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ ENGINES: Final = (
 
 _DRY_TYPES: Final = ("f16", "q8_0", "q4_0")
 _BYTES_AS: Final = "bytes_as_"
+_SHOWN_CHARS: Final = 120
 
 
 def info(
@@ -61,14 +61,11 @@ def model_facts(path: Path) -> dict[str, Any]:
     """Return what a GGUF header says.
 
     Raises:
-        ModelError: the file is not there, not a GGUF, or contradicts itself.
+        ModelError: the file is not there, not a GGUF, contradicts itself, or cannot be run here.
     """
-    from edgellm.formats import gguf, gguf_model
+    from edgellm.formats.gguf_check import checked_model, full_kv_bytes
 
-    if not path.exists():
-        raise ModelNotFound("there is no such file", path=path, hint="check the name")
-    header = gguf.read_header(path)
-    found = gguf_model.model_info(header, path)
+    header, found = checked_model(path)
     weight_bytes = sum(tensor.n_bytes for tensor in header.tensors)
     return {
         "file": str(path),
@@ -83,8 +80,11 @@ def model_facts(path: Path) -> dict[str, Any]:
         "weights": dict(found.weight_types),
         "bits_per_weight": round(8 * weight_bytes / found.n_params, 2) if found.n_params else 0.0,
         "memory": found.memory,
+        "bytes_of_whole_context": full_kv_bytes(header, found) or None,
         "chat_template": found.chat_template is not None,
+        "template": found.chat_template,
         "file_bytes": found.file_bytes,
+        "warnings": list(found.warnings),
     }
 
 
@@ -169,6 +169,11 @@ def _weights_text(weights: Mapping[str, int]) -> str:
     return ", ".join(parts)
 
 
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}..."
+
+
 def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
 
@@ -179,7 +184,9 @@ _FORMAT: Final[Mapping[str, Callable[[Any], str]]] = {
     "weights": _weights_text,
     "threads": _threads_text,
     "bits_per_weight": "{:.2f}".format,
+    "bytes_of_whole_context": lambda n: format_bytes(n) if n else "not known from the header",
     "chat_template": _yes_no,
+    "template": lambda text: _one_line(text) if text else "none",
     "file_bytes": format_bytes,
     "warnings": lambda texts: "; ".join(texts) or "none",
     **{f"{_BYTES_AS}{name}": format_bytes for name in _DRY_TYPES},

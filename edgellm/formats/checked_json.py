@@ -61,7 +61,19 @@ def unreadable(err: OSError, path: Path) -> ModelError:
     """Return the error for a file that cannot be read: it is not there, or it may not be read."""
     if isinstance(err, PermissionError):
         return ModelUnsupported("you may not read it", path=path, hint="change its permissions")
+    if isinstance(err, FileNotFoundError):
+        return not_there(path)
     return ModelNotFound(f"cannot be read: {err.strerror or err}", path=path)
+
+
+def not_there(path: Path) -> ModelNotFound:
+    """Return the error for a missing file; a link that leads nowhere is named as what it is."""
+    if path.is_symlink():
+        target = str(path.readlink())
+        return ModelNotFound(
+            f"a link to {target!r}, which is not there", path=path, hint="fetch the model again"
+        )
+    return ModelNotFound("there is no such file", path=path, hint="check the name")
 
 
 def parse_object(data: bytes, path: Path) -> dict[str, Any]:

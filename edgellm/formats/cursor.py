@@ -7,6 +7,7 @@ shrinks under a map would kill the process.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from array import array
 from collections.abc import Sequence
@@ -65,6 +66,11 @@ class StringArray(Sequence[str]):
             raise IndexError(index)
         index %= n
         return self._data[self._offsets[index] + 8 : self._offsets[index + 1]]
+
+    def all_raw(self) -> list[bytes]:
+        """Return the bytes of every string, several times faster than one by one."""
+        data, offsets = self._data, self._offsets.tolist()
+        return [data[at + 8 : end] for at, end in itertools.pairwise(offsets)]
 
 
 class Cursor:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from edgellm.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+from edgellm.errors import ModelCorrupt, ModelUnsupported
 from edgellm.fileio import open_regular
+from edgellm.formats.checked_json import not_there
 from edgellm.formats.cursor import Cursor
 from edgellm.formats.sniff import SNIFF_BYTES, describe
 from edgellm.ggml_types import TYPES_BY_ID
@@ -116,7 +117,7 @@ def read_header(path: str | PathLike[str]) -> GgufHeader:
         with open_regular(Path(path), follow=True) as (file, status):
             return _read(Cursor(file, status.st_size, name), name, status.st_size)
     except FileNotFoundError as err:
-        raise ModelNotFound("there is no such file", path=name) from err
+        raise not_there(Path(path)) from err
     except OSError as err:
         raise ModelUnsupported(
             f"cannot be read as a model file ({err.strerror or err})", path=name

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from edgellm.core import ModelInfo
-from edgellm.errors import ModelCorrupt, ModelUnsupported
+from edgellm.errors import ModelUnsupported
+from edgellm.formats.gguf_keys import Keys
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
     from edgellm.formats.gguf import GgufHeader
 
 MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS, llama-hparams.h
-_MAX_COUNT: Final = (1 << 31) - 1
 _RECURRENT_KEYS: Final = ("ssm.", "wkv.", "shortconv.", "kda.", "token_shift_count")
-_HINT: Final = "convert the model again"
 
 
 def model_info(header: GgufHeader, path: str | PathLike[str]) -> ModelInfo:
@@ -33,7 +32,7 @@ def model_info(header: GgufHeader, path: str | PathLike[str]) -> ModelInfo:
         ModelCorrupt: a key is missing, of the wrong type, or contradicts the tensor table.
         ModelUnsupported: the file is one part of several, or an adapter.
     """
-    keys = _Keys(header, str(path))
+    keys = Keys(header, str(path))
     _refuse_other_kinds(keys)
     n_layers = keys.count("block_count", low=1)
     if n_layers > MAX_LAYERS:
@@ -48,7 +47,8 @@ def model_info(header: GgufHeader, path: str | PathLike[str]) -> ModelInfo:
         n = math.prod(tensor.shape)
         weights[tensor.type.name] = weights.get(tensor.type.name, 0) + n
     name = header.metadata.get("general.name")
-    template = header.metadata.get("tokenizer.chat_template")
+    key = "tokenizer.chat_template"  # of several named ones it is the default
+    template = header.metadata.get(key, header.metadata.get(f"{key}.default"))
     return ModelInfo(
         path=str(path),
         architecture=keys.architecture,
@@ -57,7 +57,7 @@ def model_info(header: GgufHeader, path: str | PathLike[str]) -> ModelInfo:
         n_params=sum(weights.values()),
         n_layers=n_layers,
         n_ctx_train=keys.count("context_length", low=1),
-        n_vocab=keys.vocabulary(),
+        n_vocab=_vocabulary(header, keys),
         n_embd=keys.count("embedding_length", low=1),
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
@@ -79,7 +79,9 @@ def memory_kind(header: GgufHeader, architecture: str) -> str:
 
     def positive(name: str) -> bool:
         value = header.metadata.get(prefix + name, 0)
-        return not isinstance(value, str) and bool(np.any(np.asarray(value) > 0))
+        if isinstance(value, np.ndarray):
+            return bool((value > 0).any())
+        return isinstance(value, (int, float)) and value > 0
 
     if any(name.startswith(_RECURRENT_KEYS) for name in names):
         return "hybrid" if positive("attention.head_count") else "recurrent"
@@ -90,10 +92,12 @@ def memory_kind(header: GgufHeader, architecture: str) -> str:
     return "mla" if positive("attention.kv_lora_rank") else "dense"
 
 
-def _refuse_other_kinds(keys: _Keys) -> None:
+def _refuse_other_kinds(keys: Keys) -> None:
     kind = keys.metadata.get("general.type", "model")
-    if kind != "model":
-        raise ModelUnsupported(f"the file is of type {kind!r}, not a model", path=keys.path)
+    if not isinstance(kind, str) or kind != "model":
+        raise ModelUnsupported(
+            f"the file is of type {str(kind)[:40]!r}, not a model", path=keys.path
+        )
     parts = keys.metadata.get("split.count", 1)
     if isinstance(parts, int) and parts > 1:
         raise ModelUnsupported(
@@ -103,42 +107,12 @@ def _refuse_other_kinds(keys: _Keys) -> None:
         )
 
 
-class _Keys:
-    """The metadata of one architecture, with errors that name the key."""
-
-    def __init__(self, header: GgufHeader, path: str) -> None:
-        self.metadata = header.metadata
-        self.path = path
-        self._tensors = header.tensors
-        architecture = self.metadata.get("general.architecture")
-        if not isinstance(architecture, str) or not architecture:
-            found = "is missing" if architecture is None else f"is {architecture!r}, not a name"
-            raise ModelCorrupt(f"metadata 'general.architecture' {found}", path=path, hint=_HINT)
-        self.architecture = architecture
-
-    def corrupt(self, name: str, problem: str) -> ModelCorrupt:
-        key = f"{self.architecture}.{name}"
-        return ModelCorrupt(f"metadata {key!r}: {problem}", path=self.path, hint=_HINT)
-
-    def count(self, name: str, *, low: int, default: int | None = None) -> int:
-        """Return a whole number, the largest one where there is one for every layer."""
-        value = self.metadata.get(f"{self.architecture}.{name}", default)
-        if value is None:
-            raise self.corrupt(name, "is missing")
-        if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
-            value = int(value.max())
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.corrupt(name, "must be a whole number")
-        if not low <= value <= _MAX_COUNT:
-            raise self.corrupt(name, f"{value} is not between {low} and {_MAX_COUNT}")
-        return value
-
-    def vocabulary(self) -> int:
-        """Return the number of tokens: of the tokenizer, or of the embedding without one."""
-        tokens = self.metadata.get("tokenizer.ggml.tokens")
-        if tokens is not None and not isinstance(tokens, (bool, int, float, str)):
-            return len(tokens)
-        for tensor in self._tensors:
-            if tensor.name == "token_embd.weight":
-                return tensor.shape[-1]
-        return self.count("vocab_size", low=1)
+def _vocabulary(header: GgufHeader, keys: Keys) -> int:
+    """Return the number of tokens: of the tokenizer, or of the embedding without one."""
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if tokens is not None and not isinstance(tokens, (bool, int, float, str)):
+        return len(tokens)
+    for tensor in header.tensors:
+        if tensor.name == "token_embd.weight":
+            return math.prod(tensor.shape[-1:])
+    return keys.count("vocab_size", low=1)

@@ -10,12 +10,14 @@ import numpy as np
 
 from edgellm.engines.llamacpp import facts
 from edgellm.engines.llamacpp.blob import Layout
-from edgellm.errors import DoesNotFit, EngineFailed
+from edgellm.errors import EngineFailed
+from edgellm.hw.memory import available_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgellm.engines.llamacpp.engine import LlamaCppEngine
+    from edgellm.errors import DoesNotFit
 
 ABORTED: Final = 2  # llama_decode's code for a true abort callback
 _SEQUENCE: Final = 0
@@ -141,9 +143,6 @@ def _batch_arrays(batch: Any, n: int) -> tuple[NDArray[Any], NDArray[Any], NDArr
 def _open_error(engine: LlamaCppEngine, n_ctx: int) -> DoesNotFit | EngineFailed:
     reason = engine.library.log.errors()
     if facts.is_memory_error(reason):
-        return DoesNotFit(
-            f"a context of {n_ctx} tokens does not fit: {reason}",
-            path=engine.model.path,
-            hint="use a smaller --ctx or --kv-type q8_0",
-        )
+        have, kv_type = available_bytes(), engine.settings.kv_type
+        return facts.context_too_big(engine.model, engine.kv_size, n_ctx, kv_type, have, reason)
     return EngineFailed(f"llama.cpp cannot open a context: {reason}", path=engine.model.path)

@@ -8,6 +8,7 @@ nothing is true of it.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import os
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -21,17 +22,16 @@ from edgellm.engines.llamacpp.library import load
 from edgellm.engines.llamacpp.vocabulary import Vocabulary
 from edgellm.errors import (
     Cancelled,
-    DoesNotFit,
     EngineFailed,
     ModelCorrupt,
-    ModelUnsupported,
     PromptTooLong,
     SnapshotIncompatible,
 )
-from edgellm.formats.gguf import read_header
-from edgellm.formats.gguf_model import model_info
+from edgellm.formats.gguf_check import checked_model
+from edgellm.formats.gguf_memory import kv_size
 from edgellm.formats.identity import LoadingId
 from edgellm.hw.cpu import available_threads
+from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from edgellm.store.state import Fingerprint, KVState
 
 _ALL_LAYERS: Final = -1
+_LOAD_WITHOUT_MMAP: Final = 0  # LLAMA_LOAD_MODE_NONE, llama.h
 _MIN_CTX: Final = 256
 
 
@@ -53,15 +54,15 @@ class LlamaCppEngine:
         """Load the model.
 
         Raises:
-            ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused before loading.
+            ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused, before loading or by
+                the library.
             EngineUnavailable: the library is not installed.
             DoesNotFit: the weights do not fit the memory.
-            EngineFailed: the library refused the model.
             UsageError: the settings contradict each other.
         """
         self._kv_type = facts.check_settings(settings)
-        header = read_header(path)
-        self.model = model_info(header, path)
+        header, self.model = checked_model(path)
+        self.kv_size = kv_size(header, self.model)
         self.library = load()
         self.settings = settings
         self.n_threads = settings.n_threads or min(available_threads(), facts.MAX_THREADS)
@@ -74,30 +75,34 @@ class LlamaCppEngine:
         self._block = facts.snapshot_block(self.library, self._model, self.model)
 
     def _load(self, path: Path) -> Any:
-        lib, log = self.library.lib, self.library.log
+        lib = self.library.lib
         params = lib.llama_model_default_params()
         layers = self.settings.n_gpu_layers
         params.n_gpu_layers = _ALL_LAYERS if layers is None else layers
-        log.mark()
-        model = lib.llama_model_load_from_file(os.fsencode(path), params)
-        if model:
-            try:
-                self._identity.check_unchanged()
-            except ModelCorrupt:
-                lib.llama_model_free(model)
-                raise
-            return model
-        reason = log.errors()
-        if facts.is_memory_error(reason):
-            raise DoesNotFit(f"the weights do not fit: {reason}", path=path)
-        if "unknown model architecture" in reason:
-            raise ModelUnsupported(
-                f"architecture {self.model.architecture!r} is not known to llama.cpp "
-                f"{self.library.version}",
-                path=path,
-                hint="a newer llama-cpp-python may know it",
+        model, reason = self._try(path, params)
+        if not model and facts.is_mapping_error(reason):
+            params.load_mode = _LOAD_WITHOUT_MMAP
+            model, reason = self._try(path, params)
+            note = (
+                "the file system cannot map the model: it was read instead, which takes "
+                f"{format_bytes(self.model.file_bytes)} of memory of its own"
             )
-        raise EngineFailed(f"llama.cpp cannot load the model: {reason}", path=path)
+            warnings = (*self.model.warnings, note)
+            self.model = dataclasses.replace(self.model, warnings=warnings)
+        if not model:
+            raise facts.load_error(self.model, self.library.version, reason)
+        try:
+            self._identity.check_unchanged()
+        except ModelCorrupt:
+            lib.llama_model_free(model)
+            raise
+        return model
+
+    def _try(self, path: Path, params: Any) -> tuple[Any, str]:
+        """Load once; return the model, or nothing and what the library said."""
+        self.library.log.mark()
+        model = self.library.lib.llama_model_load_from_file(os.fsencode(path), params)
+        return model, "" if model else self.library.log.errors()
 
     @property
     def n_ctx(self) -> int:
@@ -123,7 +128,9 @@ class LlamaCppEngine:
         n_ctx = max(n_ctx, _MIN_CTX)
         if n_ctx <= self.n_ctx:
             return
-        facts.check_context(self.model, n_ctx, self.settings.kv_type, self._n_gpu_layers)
+        facts.check_context(
+            self.model, self.kv_size, n_ctx, self.settings.kv_type, self._n_gpu_layers
+        )
         if self._context:
             self._context.close()
             self._context = None

@@ -6,8 +6,10 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from edgellm.errors import DoesNotFit, UsageError
+from edgellm.errors import DoesNotFit, ModelCorrupt, ModelUnsupported, UsageError
+from edgellm.formats.gguf_memory import CELLS
 from edgellm.ggml_types import TYPES_BY_NAME
+from edgellm.hw.memory import available_bytes
 from edgellm.store.state import ELEMENT_BYTES, Fingerprint
 from edgellm.units import format_bytes
 
@@ -17,16 +19,27 @@ if TYPE_CHECKING:
     from edgellm.engines.llamacpp.context import Context
     from edgellm.engines.llamacpp.engine import LlamaCppEngine
     from edgellm.engines.llamacpp.library import Library, LogRing
+    from edgellm.errors import ModelError
+    from edgellm.formats.gguf_memory import KVSize
 
 KV_TYPES: Final = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 MAX_THREADS: Final = 512  # GGML_MAX_N_THREADS, ggml.h
 MAX_CTX_FACTOR: Final = 64
+_KV_SHARE: Final = 0.8  # of the free memory, the rest is for buffers
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
 _PARSED: Final = ("dense", "window", "mla")
 _MAX_VALUE_CHARS: Final = 500
 _ROTATION_VARIABLE: Final = "LLAMA_ATTN_ROT_DISABLE"  # read by llama.cpp for quantised KV types
 _OFFLOADED: Final = re.compile(r"offloaded (\d+)/\d+ layers")
-_MEMORY_PHRASES: Final = ("failed to allocate", "out of memory", "unable to allocate", "bad_alloc")
+_MEMORY_PHRASES: Final = (
+    "failed to allocate",
+    "out of memory",
+    "unable to allocate",
+    "bad_alloc",
+    "cannot allocate memory",
+)
+_MAPPING: Final = "mmap failed"
+_NEWER_PHRASES: Final = ("wrong number of tensors", "unknown pre-tokenizer", "unknown tokenizer")
 
 
 def check_settings(settings: EngineSettings) -> int:
@@ -50,8 +63,17 @@ def check_settings(settings: EngineSettings) -> int:
     return TYPES_BY_NAME[kv_type].id
 
 
-def check_context(model: ModelInfo, n_ctx: int, kv_type: str, n_gpu_layers: int) -> None:
+def check_context(
+    model: ModelInfo, kv: KVSize | None, n_ctx: int, kv_type: str, n_gpu_layers: int
+) -> None:
     """Refuse a context that cannot fit, before the memory for it is asked for.
+
+    Args:
+        model: for its name and the context it was trained for.
+        kv: what a token takes; None leaves it to the engine.
+        n_ctx: tokens asked for.
+        kv_type: ggml's name of the type of keys and values.
+        n_gpu_layers: layers whose keys and values lie in another memory.
 
     Raises:
         UsageError: it is far beyond anything the model was made for.
@@ -62,28 +84,86 @@ def check_context(model: ModelInfo, n_ctx: int, kv_type: str, n_gpu_layers: int)
             f"a context of {n_ctx} tokens for a model trained with {model.n_ctx_train}",
             hint=f"use at most --ctx {MAX_CTX_FACTOR * model.n_ctx_train}",
         )
-    if model.memory != "dense" or n_gpu_layers or not model.n_heads:
+    if kv is None or n_gpu_layers:
         return  # windows hold less, GPUs have their own memory: the engine will tell
-    import psutil
+    have = available_bytes()
+    if kv.context_bytes(n_ctx, TYPES_BY_NAME[kv_type]) > have:
+        raise context_too_big(model, kv, n_ctx, kv_type, have)
 
+
+def context_too_big(
+    model: ModelInfo, kv: KVSize | None, n_ctx: int, kv_type: str, have: int, reason: str = ""
+) -> DoesNotFit:
+    """Return the error for a context that cannot be had: asked, needed, there, the largest, the flag.
+
+    Args:
+        model: whose context it is.
+        kv: what a token takes, None when unknown.
+        n_ctx: tokens asked for.
+        kv_type: ggml's name of the type of keys and values.
+        have: bytes there are.
+        reason: the engine's own words, when it was tried.
+    """
     row = TYPES_BY_NAME[kv_type]
-    per_token = 2 * model.n_layers * model.n_kv_heads * (model.n_embd // model.n_heads)
-    need = n_ctx * per_token * row.block_bytes // row.block_size
-    have = int(psutil.virtual_memory().available)
-    if need > have:
-        raise DoesNotFit(
-            f"keys and values of {n_ctx} tokens take {format_bytes(need)}, "
-            f"{format_bytes(have)} of memory are free",
-            path=model.path,
-            hint="use a smaller --ctx or --kv-type q8_0",
-            need_bytes=need,
-            have_bytes=have,
-        )
+    need = None if kv is None else kv.context_bytes(n_ctx, row)
+    message = f"a context of {n_ctx} tokens does not fit"
+    if need is not None:
+        message += f": keys and values take {format_bytes(need)}"
+    message += f", {format_bytes(have)} of memory are free"
+    # Buffers to compute in come on top; when the engine failed, they are what did not fit.
+    most = 0 if kv is None else kv.most_tokens(int(have * _KV_SHARE), row)
+    most = min(most, n_ctx // 2 if reason else n_ctx)
+    hint = (
+        f"the largest that fits is about --ctx {most}" if most >= CELLS else "use a smaller --ctx"
+    )
+    if kv_type in ELEMENT_BYTES:
+        hint += "; --kv-type q8_0 halves it"
+    return DoesNotFit(
+        f"{message} ({reason})" if reason else message,
+        path=model.path,
+        hint=hint,
+        need_bytes=need,
+        have_bytes=have,
+    )
 
 
 def is_memory_error(reason: str) -> bool:
     """Return whether the engine's log speaks of memory it could not have."""
     return any(phrase in reason.lower() for phrase in _MEMORY_PHRASES)
+
+
+def is_mapping_error(reason: str) -> bool:
+    """Return whether the file lies where it cannot be mapped, which reading it does not need."""
+    return _MAPPING in reason.lower() and not is_memory_error(reason)
+
+
+def load_error(model: ModelInfo, version: str, reason: str) -> DoesNotFit | ModelError:
+    """Return the error for a model that the engine refused to load, with its own words."""
+    if is_memory_error(reason):
+        return DoesNotFit(
+            f"the weights do not fit: {format_bytes(model.file_bytes)} are needed, "
+            f"{format_bytes(available_bytes())} of memory are free ({reason})",
+            path=model.path,
+            hint="use a smaller model, or one with fewer bits per weight",
+            need_bytes=model.file_bytes,
+        )
+    if "unknown model architecture" in reason:
+        return ModelUnsupported(
+            f"architecture {model.architecture!r} is not known to llama.cpp {version}",
+            path=model.path,
+            hint="a newer llama-cpp-python may know it",
+        )
+    if any(phrase in reason for phrase in _NEWER_PHRASES):
+        return ModelUnsupported(
+            f"llama.cpp {version} does not know all of it: {reason}",
+            path=model.path,
+            hint="the file was made for a newer engine",
+        )
+    return ModelCorrupt(
+        f"llama.cpp {version} refuses the model: {reason}",
+        path=model.path,
+        hint="download or convert it again",
+    )
 
 
 def offloaded_layers(log: LogRing) -> int:

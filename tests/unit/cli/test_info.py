@@ -20,14 +20,17 @@ if TYPE_CHECKING:
 def model(tmp_path: Path) -> Path:
     """Write a GGUF with two layers, four heads over two keys, and weights of two types."""
     path = tmp_path / "tiny.gguf"
-    out = gguf.GGUFWriter(str(path), "llama")
+    out = gguf.GGUFWriter(str(path), "orion")  # whose tensors are not counted
     out.add_name("Ti\x1bny")
     out.add_block_count(2)
     out.add_context_length(128)
     out.add_embedding_length(32)
     out.add_head_count(4)
     out.add_head_count_kv(2)
+    out.add_tokenizer_model("gpt2")
     out.add_token_list(["a", "b", "c"])
+    out.add_bos_token_id(0)
+    out.add_eos_token_id(0)
     out.add_chat_template("{{ messages }}")
     out.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
     blocks = np.zeros((3, 34), np.uint8)
@@ -45,7 +48,7 @@ def test_facts_of_a_model(cli: Any, model: Path) -> None:
     assert (result.code, result.err) == (0, "")
     lines = dict(line.split(":", 1) for line in result.out.splitlines())
     found = {label: value.strip() for label, value in lines.items()}
-    assert found["architecture"] == "llama"
+    assert found["architecture"] == "orion"
     assert (found["parameters"], found["layers"], found["context"]) == ("192", "2", "128")
     assert (found["vocabulary"], found["memory"], found["chat template"]) == ("3", "dense", "yes")
     assert found["heads"] == "4 query, 2 key-value (GQA, 2 queries a key)"

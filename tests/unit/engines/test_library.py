@@ -11,7 +11,7 @@ import pytest
 
 from edgellm.engines.base import EngineSettings
 from edgellm.engines.llamacpp import LlamaCppEngine, facts, library
-from edgellm.errors import EngineFailed
+from edgellm.errors import ModelCorrupt
 
 _WITHOUT_ENGINE = """
 import sys
@@ -86,5 +86,5 @@ def test_file_that_passes_the_header_but_not_the_engine(tiny_models, tmp_path):
     data = (tiny_models / "tiny-llama.gguf").read_bytes()
     broken = tmp_path / "renamed.gguf"
     broken.write_bytes(data.replace(b"blk.1.attn_q.weight", b"blk.1.attn_z.weight"))
-    with pytest.raises(EngineFailed, match="attn_q"):
+    with pytest.raises(ModelCorrupt, match="attn_q"):
         LlamaCppEngine(broken, EngineSettings())

@@ -299,7 +299,7 @@ def test_impossible_contexts_are_refused_with_numbers(open_tiny, monkeypatch):
     free = SimpleNamespace(available=500_000)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     with pytest.raises(
-        DoesNotFit, match=r"of 2048 tokens take 1.0 MB, 500.0 kB of memory are free"
+        DoesNotFit, match=r"keys and values take 2.1 MB, 500.0 kB of memory are free"
     ):
         engine.reserve(2048)
     assert engine.n_ctx == 512

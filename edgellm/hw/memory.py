@@ -1,0 +1,96 @@
+"""How much memory this process may still take: of the machine, of its cgroup, of its own limit.
+
+Page cache counts as free: it is given back when somebody asks. In a container the machine's free
+memory means nothing, and under `ulimit -v` neither does the container's.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+_CGROUP: Final = Path("/sys/fs/cgroup")
+_OWN_GROUP: Final = Path("/proc/self/cgroup")
+_UNLIMITED_BYTES: Final = 1 << 60  # cgroup v1 writes a number near 2^63 for no limit
+_V2: Final = ("memory.max", "memory.current", "inactive_file")
+_V1: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def available_bytes(cgroup: Path = _CGROUP, own: Path = _OWN_GROUP) -> int:
+    """Return the bytes that can be taken now, the least of what machine, groups and limits leave.
+
+    Args:
+        cgroup: root folder of cgroup v2; v1's memory controller is `memory` below it.
+        own: the file that names the process's own groups.
+    """
+    import psutil
+
+    found = [int(psutil.virtual_memory().available), *_group_rooms(cgroup, own)]
+    room = _address_room()
+    return max(0, min(found if room is None else [*found, room]))
+
+
+def _address_room() -> int | None:
+    """Return what RLIMIT_AS leaves to this process, None without a limit or where there is none."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    import psutil
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return int(limit) - int(psutil.Process(os.getpid()).memory_info().vms)
+
+
+def _group_rooms(cgroup: Path, own: Path) -> list[int]:
+    """Return what each group from the process's own up to the root still allows."""
+    v1, v2 = _own_groups(own)
+    rooms = [_room(cgroup / group, _V2) for group in v2]
+    rooms += [_room(cgroup / "memory" / group, _V1) for group in v1]
+    return [room for room in rooms if room is not None]
+
+
+def _own_groups(own: Path) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
+    """Return the memory groups of v1 and of v2, each with all above it up to the root.
+
+    In a container the root is the container's own group, and the path may lead nowhere.
+    """
+    v1, v2 = [PurePosixPath()], [PurePosixPath()]
+    for line in _read(own).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        group = PurePosixPath(name.lstrip("/"))
+        if ".." in group.parts:
+            continue
+        if number == "0" and not controllers:
+            v2 = [group, *group.parents]
+        elif "memory" in controllers.split(","):
+            v1 = [group, *group.parents]
+    return v1, v2
+
+
+def _room(folder: Path, names: tuple[str, str, str]) -> int | None:
+    """Return limit - use + reclaimable page cache of one group, None when it sets no limit."""
+    limit, used = (_number(_read(folder / name)) for name in names[:2])
+    if limit is None or used is None or limit >= _UNLIMITED_BYTES:
+        return None
+    cache = 0
+    for line in _read(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name == names[2]:
+            cache = _number(value) or 0
+    return limit - max(0, used - cache)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
