@@ -112,7 +112,7 @@ class LocalSession:
 
     def _opening_warnings(self, block: str) -> list[str]:
         """Return what is said once, with the first answer."""
-        said = []
+        said = list(self.model.warnings)
         if block and self.options.snapshot is not Tier.OFF:
             said.append(f"prefix snapshots are off: {block}")
         trained = self.model.n_ctx_train
