@@ -1,6 +1,7 @@
 """The tokenizer of a GGUF file in the words of Hugging Face's tokenizer.json.
 
-Used by make_checkpoint.py. Byte-level BPE only, and only splitters that are spelled out here.
+Used by make_checkpoint.py. Byte-level BPE with a splitter that is spelled out here, and SentencePiece
+vocabularies, whose merges are found again from their scores.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from edgellm.formats.gguf import GgufHeader
 
-CONTROL, USER_DEFINED, UNUSED = 3, 4, 5  # tokenizer.ggml.token_type
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # tokenizer.ggml.token_type
+BLANK = "\u2581"  # how SentencePiece writes a blank
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 ISOLATED = {"behavior": "Isolated", "invert": False}
@@ -73,56 +75,94 @@ def token_ids(header: GgufHeader) -> dict[str, int]:
 
 
 def tokenizer(header: GgufHeader) -> dict[str, Any]:
-    """Return tokenizer.json: byte-level BPE with the file's vocabulary, merges and added tokens."""
+    """Return tokenizer.json with the file's vocabulary, merges and added tokens."""
     get = header.metadata.get
-    pre = get("tokenizer.ggml.pre")
-    if get("tokenizer.ggml.model") != "gpt2" or pre not in PRE_TOKENIZERS:
-        raise ModelUnsupported(
-            f"tokenizer {get('tokenizer.ggml.model')!r} with pre-tokenizer {pre!r}",
-            path=header.path,
-        )
+    model, pre = get("tokenizer.ggml.model"), get("tokenizer.ggml.pre")
     tokens = strings(header, "tokenizer.ggml.tokens")
     types = np.asarray(header.metadata["tokenizer.ggml.token_type"]).tolist()
-    merges = strings(header, "tokenizer.ggml.merges")
-    vocab = {tokens[i]: i for i, kind in enumerate(types) if kind != UNUSED}
-    added = [
-        {
-            "id": i,
-            "content": tokens[i],
-            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
-            "special": kind == CONTROL,
-        }
-        for i, kind in enumerate(types)
-        if kind in (CONTROL, USER_DEFINED)
-    ]
-    return {
+    made: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-        "pre_tokenizer": PRE_TOKENIZERS[str(pre)],
+        "added_tokens": added_tokens(tokens, types),
         "post_processor": post_processor(header, tokens),
-        "decoder": BYTE_LEVEL | {"add_prefix_space": True, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": pre == "llama-bpe",
-            "vocab": vocab,
-            "merges": [merge.split(" ", 1) for merge in merges],
-        },
     }
+    if model == "llama":
+        merges = merges_of_scores(header, tokens, types)
+        made |= blanks(prefixed=bool(get("tokenizer.ggml.add_space_prefix", True)))
+    elif model == "gpt2" and pre in PRE_TOKENIZERS:
+        merges = [tuple(m.split(" ", 1)) for m in strings(header, "tokenizer.ggml.merges")]
+        made["normalizer"], made["pre_tokenizer"] = None, PRE_TOKENIZERS[str(pre)]
+        made["decoder"] = BYTE_LEVEL | {"add_prefix_space": True, "use_regex": True}
+    else:
+        raise ModelUnsupported(f"tokenizer {model!r} with pre-tokenizer {pre!r}", path=header.path)
+    unknown = token_ids(header).get("unk")
+    made["model"] = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": tokens[unknown] if model == "llama" and unknown is not None else None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": model == "llama",
+        "byte_fallback": model == "llama",
+        "ignore_merges": pre == "llama-bpe",
+        "vocab": {tokens[i]: i for i, kind in enumerate(types) if kind != UNUSED},
+        "merges": [list(pair) for pair in merges],
+    }
+    return made
+
+
+def added_tokens(tokens: list[str], types: list[int]) -> list[dict[str, Any]]:
+    """Return the tokens that are looked for before text is split."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return [
+        {"id": i, "content": tokens[i], **flags, "special": kind == CONTROL}
+        for i, kind in enumerate(types)
+        if kind in (CONTROL, USER_DEFINED)
+    ]
+
+
+def blanks(*, prefixed: bool) -> dict[str, Any]:
+    """Return how blanks are written and read, with one before each text or without."""
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
+    back = {"type": "Replace", "pattern": {"String": BLANK}, "content": " "}
+    prepend = {"type": "Prepend", "prepend": BLANK}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    decoders = [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *([strip] if prefixed else [])]
+    sequence = {"type": "Sequence", "normalizers": [prepend, replace]}
+    return {
+        "normalizer": sequence if prefixed else replace,
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+    }
+
+
+def merges_of_scores(
+    header: GgufHeader, tokens: list[str], types: list[int]
+) -> list[tuple[str, ...]]:
+    """Return every pair of tokens that makes a token, the best score first.
+
+    As transformers makes merges of a SentencePiece model: among pairs that make the same token, the
+    one with the longer left part first.
+    Source: `generate_merges`, convert_slow_tokenizer.py of transformers 5.
+    """
+    scores = np.asarray(header.metadata["tokenizer.ggml.scores"]).tolist()
+    ordinary = {token for token, kind in zip(tokens, types, strict=True) if kind == NORMAL}
+    found = [
+        (-score, -i, token)
+        for token, kind, score in zip(tokens, types, scores, strict=True)
+        if kind == NORMAL
+        for i in range(1, len(token))
+        if token[:i] in ordinary and token[i:] in ordinary
+    ]
+    return [(token[:-i], token[-i:]) for _, i, token in sorted(found)]  # i is negative
 
 
 def post_processor(header: GgufHeader, tokens: list[str]) -> dict[str, Any] | None:
     """Return what puts the begin token before a text, or None where nothing does."""
     bos = token_ids(header).get("bos")
-    by_default = header.metadata.get("tokenizer.ggml.pre") == "llama-bpe"  # llama.cpp's rule
+    get = header.metadata.get  # what llama.cpp takes where the file says nothing:
+    by_default = get("tokenizer.ggml.pre") == "llama-bpe" or get("tokenizer.ggml.model") == "llama"
     if bos is None or not header.metadata.get("tokenizer.ggml.add_bos_token", by_default):
         return None
     text = tokens[bos]
@@ -141,7 +181,8 @@ def tokenizer_config(header: GgufHeader) -> dict[str, Any]:
     tokens = strings(header, "tokenizer.ggml.tokens")
     made: dict[str, Any] = {f"{name}_token": tokens[i] for name, i in token_ids(header).items()}
     made["clean_up_tokenization_spaces"] = False
-    made["model_max_length"] = number(header, "llama.context_length")
+    architecture = header.metadata.get("general.architecture")
+    made["model_max_length"] = number(header, f"{architecture}.context_length")
     made["tokenizer_class"] = "PreTrainedTokenizerFast"
     return made
 
