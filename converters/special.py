@@ -40,6 +40,11 @@ _STOPS_BY_TEXT: Final = frozenset(
         "[EOT]",
         "[EOS]",
         "<|end_of_text|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<turn|>",
+        "<|tool_response>",
+        "[e~[",
         "<end_of_utterance>",
         "<eos>",
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
@@ -85,10 +90,20 @@ def read_specials(folder: Path, config: Config, vocabulary: Vocabulary) -> Speci
     template = read_templates(folder, tokenizer)
     values |= _end_keys(ends, vocabulary, warnings, has_template=bool(template))
     values |= _added_around(vocabulary, tokenizer, values, warnings)
+    _taken_for_ends(vocabulary, warnings)
     if vocabulary.prefix == "first" and template:
         # Chats begin with a special token: no blank at all is right behind every one of them.
         values[f"{_PREFIX}add_space_prefix"] = False
     return Specials(values | template, tuple(ends), tuple(warnings))
+
+
+def _taken_for_ends(vocabulary: Vocabulary, warnings: list[str]) -> None:
+    """Say which ordinary added tokens engines take for the end of an answer, as control tokens."""
+    for i, kind in enumerate(vocabulary.kinds):
+        if kind == TokenKind.USER_DEFINED and vocabulary.texts[i] in _STOPS_BY_TEXT:
+            vocabulary.kinds[i] = int(TokenKind.CONTROL)
+            shown = repr(vocabulary.texts[i])
+            warnings.append(f"engines end an answer at {shown} because of its text")
 
 
 def _never_from_text(vocabulary: Vocabulary, i: int) -> None:

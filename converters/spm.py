@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 BYTE_TOKENS: Final = tuple(f"<0x{i:02X}>" for i in range(256))
 # Splits at newlines and nowhere else, and joins raw characters by rank. Older engines lack it.
 BY_RANK: Final = "sarvam-moe"
+_FOUND_FIRST: Final = TokenKind.USER_DEFINED
 _MAX_CHARS: Final = 128  # of a token: the checks look at every way to cut one
 _PREFIXES: Final = {"each_word": "each"}
 _PREFIX_WARNINGS: Final = {
@@ -67,7 +68,8 @@ def read_spm(
     ids = index(texts, path)
     scores, problem = [0.0], "blanks stay blanks"
     if blanks.escaped:
-        scores, problem = scores_of(merges, texts, path)
+        found_first = [t for t, kind in zip(texts, kinds, strict=True) if kind == _FOUND_FIRST]
+        scores, problem = scores_of(merges, texts, found_first, path)
     by_rank = problem and not _by_rank_problem(blanks, merges)
     if problem and not by_rank:
         if blanks.escaped:
@@ -131,12 +133,15 @@ def _set_kinds(
     return warnings
 
 
-def scores_of(merges: Sequence[Pair], texts: Sequence[str], path: Path) -> tuple[list[float], str]:
+def scores_of(
+    merges: Sequence[Pair], texts: Sequence[str], found_first: Sequence[str], path: Path
+) -> tuple[list[float], str]:
     """Return a score for each text so that the best score is the lowest rank, and "" or why not.
 
     Args:
         merges: pairs by rank.
         texts: every token, whatever its kind: engines join neighbours into any of them.
+        found_first: tokens that are taken out of a text before anything is joined.
         path: the file, for messages.
 
     Raises:
@@ -150,7 +155,7 @@ def scores_of(merges: Sequence[Pair], texts: Sequence[str], path: Path) -> tuple
             return [], f"the merges of {made[:60]!r} do not stand together"
         places.setdefault(made, len(places))
         last = made
-    stray = _join_without_merge(texts, set(merges), path)
+    stray = _join_without_merge(texts, set(merges), found_first, path)
     if stray:
         left, right = stray
         return [], f"{left[:60]!r} + {right[:60]!r} is a token, and no merge makes it"
@@ -158,7 +163,9 @@ def scores_of(merges: Sequence[Pair], texts: Sequence[str], path: Path) -> tuple
     return [-float(places[text]) if text in places else lowest for text in texts], ""
 
 
-def _join_without_merge(texts: Iterable[str], merges: set[Pair], path: Path) -> Pair | None:
+def _join_without_merge(
+    texts: Iterable[str], merges: set[Pair], found_first: Sequence[str], path: Path
+) -> Pair | None:
     """Return two neighbours that an engine would join and the tokenizer would not, if there are any."""
     reached: set[str] = set()
     for text in sorted(texts, key=len):
@@ -169,9 +176,10 @@ def _join_without_merge(texts: Iterable[str], merges: set[Pair], path: Path) -> 
         for i in range(1, len(text)):
             left, right = text[:i], text[i:]
             if (i == 1 or left in reached) and (i == len(text) - 1 or right in reached):
-                if (left, right) not in merges:
+                if (left, right) in merges:
+                    reached.add(text)
+                elif not any(token in text for token in found_first):
                     return left, right
-                reached.add(text)
     return None
 
 

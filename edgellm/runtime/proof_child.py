@@ -74,13 +74,15 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
     metadata = read_header(gguf).metadata
     with VocabOnly(gguf) as engine:
         _say({"stage": "opening the source's tokenizer"})
+        vocab = engine.describe()
         reference = open_reference(
-            source, prefixed=bool(metadata.get("tokenizer.ggml.add_space_prefix", False))
+            source,
+            prefixed=bool(metadata.get("tokenizer.ggml.add_space_prefix", False)),
+            control=vocab.special_ids,
         )
         _say({"stage": "comparing tokens"})
         n_compared = compare_tokens(engine, reference, n_texts, seed)
         _say({"stage": "comparing chat templates"})
-        vocab = engine.describe()
         n_talks = compare_templates(source, metadata, vocab)
         warnings += check_end_of_turn(str(metadata.get(_TEMPLATE, "")), engine, vocab)
     _say({"stage": "decoding one token"})

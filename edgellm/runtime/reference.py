@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from edgellm.engines.llamacpp.vocabulary import Vocabulary
@@ -35,24 +36,27 @@ class Reference(Protocol):
         """Return whether an engine should give the same ids."""
 
 
-def open_reference(source: Path, *, prefixed: bool) -> Reference:
+def open_reference(
+    source: Path, *, prefixed: bool, control: Collection[int] = frozenset()
+) -> Reference:
     """Return the tokenizer of a checkpoint folder, or of a GGUF file.
 
     Args:
         source: the folder or the file.
         prefixed: whether the engine puts a blank before a text.
+        control: ids that the engine never reads from plain text.
     """
     if not source.is_dir():
         return GgufReference(source)
     if (source / "tokenizer.json").is_file():
-        return HuggingFaceReference(source, prefixed=prefixed)
+        return HuggingFaceReference(source, prefixed=prefixed, control=control)
     return SentencePieceReference(source)
 
 
 class HuggingFaceReference:
     """tokenizer.json, run by the `tokenizers` library."""
 
-    def __init__(self, folder: Path, *, prefixed: bool) -> None:
+    def __init__(self, folder: Path, *, prefixed: bool, control: Collection[int]) -> None:
         from tokenizers import Tokenizer
 
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -62,6 +66,10 @@ class HuggingFaceReference:
         self.added = {token.content: i for i, token in rows.items()}
         self._special = {token.content for token in rows.values() if token.special}
         self._odd = tuple(token.content for token in rows.values() if self._is_odd(token))
+        # Ends of an answer, whatever the file calls them: plain text must not contain them.
+        self._promoted = tuple(
+            text for text, i in self.added.items() if i in control and text not in self._special
+        )
         scheme = _metaspace(self._tokenizer)
         # Without a blank anywhere the engine is right behind special tokens, where chats are.
         behind = scheme == "first" and not prefixed
@@ -86,6 +94,8 @@ class HuggingFaceReference:
     def comparable(self, text: str, *, special: bool) -> bool:
         """Leave out composed characters, added tokens that take blanks, and blanks before a text."""
         if any(token in text for token in self._odd):
+            return False
+        if not special and any(token in text for token in self._promoted):
             return False
         if self.lead and not (special and text.startswith(self.lead)):
             return False
