@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 PREFIX: Final = "hf:"
+OFFLINE_VARIABLE: Final = "EDGELLM_OFFLINE"
 _PART: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_.\-]{0,94}[A-Za-z0-9_])?"
 _REVISION: Final = r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}"  # no part of it leads out of a folder
 _NAME: Final = re.compile(rf"({_PART}/{_PART})(?:@({_REVISION}(?:/{_REVISION}){{0,3}}))?")
@@ -104,11 +105,10 @@ def fetch(
         DoesNotFit: the disk is too small for it.
         FetchError: offline and not there yet; no network; or the hub's answers contradict.
     """
-    hub = load_library()
-    if offline or hub.constants.HF_HUB_OFFLINE:
-        variable = "EDGELLM_OFFLINE" if offline else "HF_HUB_OFFLINE"
-        return _cached(hub, name, variable)
     try:
+        hub = load_library()
+        if offline or hub.constants.HF_HUB_OFFLINE:
+            return _cached(hub, name, OFFLINE_VARIABLE if offline else "HF_HUB_OFFLINE")
         listing = ask_listing(name.repo_id, name.revision)
         return _fetch_listed(name, listing, progress)
     except EdgeLLMError as err:

@@ -39,7 +39,7 @@ def load_library() -> Any:
         import huggingface_hub.utils
     except ImportError as err:
         raise MissingExtra(
-            "a model of the hub needs the package huggingface_hub",
+            "no such folder here, and a model of the hub needs the package huggingface_hub",
             hint="install it with `pip install 'edgellm[hub]'`",
         ) from err
     return huggingface_hub

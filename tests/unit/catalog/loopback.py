@@ -29,6 +29,7 @@ class Fault:
     Attributes:
         cut_at: close the connection when so many bytes of the file are out.
         n_cuts: how often; then it is sent whole.
+        hold_at: keep the connection open and silent when so many bytes are out.
         ignore_range: answer 200 with all of it.
         told_bytes: a false Content-Length.
         body: other content.
@@ -38,6 +39,7 @@ class Fault:
 
     cut_at: int | None = None
     n_cuts: int = 1
+    hold_at: int | None = None
     ignore_range: bool = False
     told_bytes: int | None = None
     body: bytes | None = None
@@ -69,6 +71,7 @@ class Hub:
     asked: list[Asked] = field(default_factory=list)
     sent_bytes: int = 0
     port: int = 0
+    released: threading.Event = field(default_factory=threading.Event)
 
     @property
     def url(self) -> str:
@@ -189,6 +192,11 @@ class _Handler(BaseHTTPRequestHandler):
             fault.n_cuts -= 1
             body = body[: fault.cut_at - start]
             self.close_connection = True
+        if fault.hold_at is not None and start < fault.hold_at:
+            self.wfile.write(body[: fault.hold_at - start])
+            self.hub.released.wait(60)
+            self.close_connection = True
+            return
         self.hub.sent_bytes += len(body)
         self.wfile.write(body)
         if fault.told_bytes is not None:
