@@ -99,9 +99,11 @@ def _merges(model: dict[str, Any], vocab: Mapping[str, int], path: Path) -> list
         if isinstance(row, str) is not as_text:
             raise ConvertError(f"merge {i}: strings and pairs are mixed", path=path)
         pair = row.split(" ") if as_text else row
-        if not isinstance(pair, list) or len(pair) != 2 or not all(type(p) is str for p in pair):
+        if not isinstance(pair, list) or len(pair) != 2:
             raise ConvertError(f"merge {i} is no pair: {str(row)[:80]!r}", path=path)
         left, right = pair
+        if not isinstance(left, str) or not isinstance(right, str):
+            raise ConvertError(f"merge {i} is no pair: {str(row)[:80]!r}", path=path)
         if left + right not in vocab or left not in vocab or right not in vocab:
             raise ConvertError(
                 f"merge {i} makes no token: {left[:60]!r} + {right[:60]!r}", path=path
