@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
 from edgellm.store import layout
+from edgellm.store.codec import pack_state
 from edgellm.store.header import parse_header
-from edgellm.store.state import Fingerprint, KVState, Part, Section
+from edgellm.store.state import Fingerprint, KVState, PackedState, Part, Section
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
     from pathlib import Path
+
+    from edgellm.core import Tier
 
 FINGERPRINT = Fingerprint(
     hard=(("arch", "llama"), ("kv_type", "f16"), ("model", "ab" * 32)),
@@ -61,6 +65,25 @@ def state(n: int = 12, kind: str = "f16", seed: int = 7) -> KVState:
             Part("opaque", 0, n, (Section(0, "blob", "u8", blob),)),
         ),
     )
+
+
+def finite(state: KVState) -> KVState:
+    """Return the state with every f16 made a number between -2 and 2, so that it can be packed."""
+    parts = []
+    for part in state.parts:
+        sections = tuple(
+            replace(s, rows=s.rows & np.uint16(0xBFFF)) if s.type == "f16" else s
+            for s in part.sections
+        )
+        parts.append(replace(part, sections=sections))
+    return KVState(state.n_tokens, tuple(parts))
+
+
+def packed(tier: Tier, n: int = 12, seed: int = 7) -> PackedState:
+    """Return what `state` becomes in a tier: q4 packs each f16 section, finer ones the wide ones."""
+    kept = pack_state(finite(state(n, seed=seed)), tier)
+    assert isinstance(kept, PackedState)
+    return kept
 
 
 def same(left: KVState, right: KVState) -> bool:

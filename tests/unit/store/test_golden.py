@@ -1,25 +1,30 @@
-"""A file written by the first version of the format: readable for ever, and still written so.
+"""Files written by the first version of the format, one a tier: readable for ever, still written so.
 
-If the second test fails, the format has changed: give it another number and keep the reader of
-this one. Do not write the file anew.
+If a test of reading fails, the format has changed: give it another number, or another codec feature,
+and keep the reader of this one. Do not write the files anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
+from edgellm.core import Tier
 from edgellm.store import names
+from edgellm.store.codec import pack_state
 from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-GOLDEN = Path(__file__).parents[2] / "data" / "snapshots" / "format-1.ekv"
+FOLDER = Path(__file__).parents[2] / "data" / "snapshots"
+GOLDEN = FOLDER / "format-1.ekv"
 CREATED_S = 1_700_000_000
 TOKENS = [1, 2, 3, 49151, 2147483647, 0]
 FINGERPRINT = Fingerprint(
@@ -79,3 +84,59 @@ def test_the_format_is_written_as_it_was(tmp_path: Path):
     assert saved.path.parent.name == "04f846bd7bc821d9"
     assert saved.path.stem == "7be638ce6f857a35e8702baa025443b9"
     assert saved.path.read_bytes() == GOLDEN.read_bytes()
+
+
+TIER_TOKENS = list(range(1000, 1040))
+# SHA-256 over the rows that come out of each packed file, section after section.
+UNPACKED = {
+    Tier.Q8: "7d1148718a143e00750ec5669873b8be25d0a8aacb9fd37375bb24f3ad7b1db2",
+    Tier.Q6: "5d242049154edc7e6827a5e67ac1cb1bbce70a47ab99b0f99780e3036a1bbeba",
+    Tier.Q5: "0dfe401b8734be3a180b641cb65d58137d8df4f4487411e8ce5111b17d5b27c9",
+    Tier.Q4: "8ee1b20f87bf46158fa4b1f0d8a81e9f244db9f09d4d4ca90934bc32689fdbaf",
+}
+
+
+def _halves(start: int, shape: tuple[int, int]) -> NDArray:
+    """Return f16 bits of numbers between -2 and 2, subnormal ones among them."""
+    return _numbers(start, shape, np.uint16) & np.uint16(0xBFFF)
+
+
+def tier_state() -> KVState:
+    """Return the state in the packed files: full and late parts, and what stays exact in them."""
+    dense = (
+        Section(0, "K", "f16", _halves(0, (40, 96))),
+        Section(1, "K", "q8_0", _numbers(2, (40, 34), np.uint8)),
+        Section(0, "V", "f16", _halves(1, (96, 40)).T),
+        Section(1, "V", "f16", _halves(3, (40, 8))),
+    )
+    window = (
+        Section(0, "K", "f16", _halves(4, (37, 64))),
+        Section(0, "V", "f16", _halves(5, (37, 64))),
+    )
+    parts = (Part("dense", 0, 40, dense), Part("window", 3, 37, window))
+    return KVState(40, parts)
+
+
+@pytest.mark.parametrize("tier", sorted(UNPACKED))
+def test_the_first_packed_files_can_be_read(tmp_path: Path, tier: Tier):
+    """Each committed file is a hit with the numbers it had from the start."""
+    path = names.path_of(tmp_path, FINGERPRINT.digest(), names.token_ids(TIER_TOKENS))
+    path.parent.mkdir(parents=True)
+    shutil.copyfile(FOLDER / f"format-1-{tier.value}.ekv", path)
+    found = SnapshotStore(tmp_path).lookup(FINGERPRINT, TIER_TOKENS, tier)
+    assert isinstance(found, Hit), found
+    assert found.info.tier is tier
+    digest = hashlib.sha256()
+    for part in found.state.parts:
+        for section in part.sections:
+            digest.update(np.ascontiguousarray(section.rows).tobytes())
+    assert UNPACKED[tier] == digest.hexdigest()
+
+
+@pytest.mark.parametrize("tier", sorted(UNPACKED))
+def test_packed_files_are_written_as_they_were(tmp_path: Path, tier: Tier):
+    """The same state gives the same bytes: no row of the kernels may round in another way."""
+    store = SnapshotStore(tmp_path, clock=lambda: CREATED_S)
+    saved = store.save(FINGERPRINT, TIER_TOKENS, pack_state(tier_state(), tier))
+    assert isinstance(saved, Saved)
+    assert saved.path.read_bytes() == (FOLDER / f"format-1-{tier.value}.ekv").read_bytes()
