@@ -185,22 +185,21 @@ class _Handler(BaseHTTPRequestHandler):
         length = len(body) if fault.told_bytes is None or not with_body else fault.told_bytes
         for key, value in {"Content-Length": str(length), **headers}.items():
             self.send_header(key, value)
+        # Another hub may get this port later: a connection kept open would still lead here.
+        self.send_header("Connection", "close")
+        self.close_connection = True
         self.end_headers()
         if not with_body:
             return
         if fault.cut_at is not None and fault.n_cuts > 0 and start <= fault.cut_at:
             fault.n_cuts -= 1
             body = body[: fault.cut_at - start]
-            self.close_connection = True
         if fault.hold_at is not None and start < fault.hold_at:
             self.wfile.write(body[: fault.hold_at - start])
             self.hub.released.wait(60)
-            self.close_connection = True
             return
         self.hub.sent_bytes += len(body)
         self.wfile.write(body)
-        if fault.told_bytes is not None:
-            self.close_connection = True
 
 
 def serve(hub: Hub) -> ThreadingHTTPServer:
