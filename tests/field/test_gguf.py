@@ -1,0 +1,132 @@
+"""Every sample of gguf/, given to `info`, `run` and `convert`: the same answer at every door.
+
+`REFUSED` says what the message must hold, as words; a sample of the table that stands nowhere here
+is a failure, as is one here that the table has not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+MANIFEST = json.loads((HERE / "MANIFEST.json").read_text("utf-8"))
+SAMPLES = [row["file"] for row in MANIFEST if row["file"].startswith("gguf/")]
+MARKER = "FIELD_MARKER_EXECUTED"
+BIG = str(1 << 63)
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+REFUSED = {
+    "01_empty": "the file is empty",
+    "02_magic_only": "needs 8 bytes, the file has 4",
+    "03_trunc_header": "needs 16 bytes, the file has 14",
+    "04_trunc_in_kv": "cannot be in 100 bytes",
+    "05_trunc_in_tensor_info": "needs 7006 bytes, the file has 7000",
+    "06_trunc_in_data": "'blk.0.ffn_down.weight': 4096 bytes are missing",
+    "07_html_page": "web page.*download the file itself",
+    "08_lfs_pointer": "Git LFS pointer.*git lfs pull",
+    "09_old_ggjt_magic": "old GGML file",
+    "10_version_1": "GGUF version 1;",
+    "11_version_99": "GGUF version 99;.*upgrade",
+    "12_big_endian": "big-endian",
+    "13_n_tensors_2p63": f"{BIG} tensors",
+    "14_n_tensors_2p40": f"{1 << 40} tensors .* cannot be in 96 bytes",
+    "15_n_kv_2p63": f"{BIG} metadata keys",
+    "16_kv_string_2p63": f"'general.architecture': a string of {BIG} bytes",
+    "17_kv_string_1GiB": f"a string of {1 << 30} bytes",
+    "18_key_2p64m1": f"key 0: a string of {(1 << 64) - 1} bytes",
+    "19_array_len_2p63": f"'tokenizer.ggml.tokens': an array of {BIG} values",
+    "51_array_len_2p63_u8": f"'x.bytes': an array of {BIG} values",
+    "20_array_len_2p61_u64": f"'x.big': an array of {1 << 61} values",
+    "21_kv_type_77": "'a.b': unknown value type 77",
+    "22_n_dims_5": "'t': 5 dimensions, at most 4",
+    "23_n_dims_4294967295": "'t': 4294967295 dimensions",
+    "24_dims_wrap_u64": "'t': [0-9]{21} bytes are missing",
+    "25_dims_wrap_2p32_sq": "'t': [0-9]{20} bytes are missing",
+    "26_dims_bytes_wrap": "'t': [0-9]{20} bytes are missing",
+    "27_dims_zero": "'t': a dimension of .* is zero",
+    "28_dims_negative": "'t': [0-9]{21} bytes are missing",
+    "29_type_9999": "'t': unknown weight type 9999",
+    "30_block_quant_width_33": "'t': q4_0: 33 elements are no multiple of 32",
+    "31_offset_past_eof": f"'t': offset {1 << 40}",
+    "32_offset_wraps": "'t': offset 18446744073709551584",
+    "33_offset_misaligned": "'t': offset 4 is no multiple of 32",
+    "34_tensors_overlap": "'b': offset 32 overlaps",
+    "35_dup_tensor_name": "'a': its name is there twice",
+    "36_dup_key": "'general.architecture' is there twice",
+    "37_name_5000": "tensor 0: a string of 5000 bytes",
+    "38_key_bad_utf8": "not UTF-8",
+    "39_no_arch": "'general.architecture' is missing",
+    "40_arch_unknown": r"'quokka' is not known to llama.cpp \d",
+    "41_arch_wrong_type": "'general.architecture' is '7', not a name",
+    "42_fewer_tensors_than_model": "'blk.0.attn_q.weight' is missing: 4 tensors are there",
+    "43_more_tensors_than_model": "13 tensors, llama.cpp .* uses 12: 'v.patch_embd.weight'.*newer",
+    "44_head_count_0": "'llama.attention.head_count': .*no attention heads",
+    "46_ctx_1M_wide": r"1048576 tokens of context would take 2\.\d TB",
+    "47_layers_1e9": "'llama.block_count': 1000000000 layers",
+}
+# What runs, and what must be said while it does.
+RUNS = {
+    "00_ok_control": "",
+    "45_ctx_2p31": "declares a context of 2147483647 tokens, which would take 137.4 GB",
+    "48_tied_no_output": "",
+    "49_eos_missing": "names no end-of-text token",
+}
+ELSEWHERE = {"50_template_ssti"}
+
+
+def _file(sample: str) -> str:
+    return next(file for file in SAMPLES if Path(file).stem == sample)
+
+
+def test_every_sample_of_the_table_is_tested():
+    """The table and this file name the same samples, so that none is passed over."""
+    assert {Path(file).stem for file in SAMPLES} == {*REFUSED, *RUNS, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("sample", sorted(REFUSED))
+def test_refused_by_info_and_run(sample: str, field_samples: Path, run_edgellm: Run):
+    """Exit 2, one error that names file, place and number, and the next step; nothing on stdout."""
+    file = field_samples / _file(sample)
+    for command in (("info", file), ("run", file, "-p", "hi", "-n", "4")):
+        done = run_edgellm(*command)
+        said = " ".join(done.stderr.split())
+        assert done.returncode == 2, said
+        assert done.stdout == ""
+        assert file.name in said
+        assert re.search(REFUSED[sample], said), said
+        assert re.search("hint: .", said), said
+
+
+@pytest.mark.parametrize("sample", sorted(RUNS))
+def test_accepted_by_info_and_run(sample: str, field_samples: Path, run_edgellm: Run):
+    """A usable file answers, ends at the token limit, and says what is odd about it."""
+    file = field_samples / _file(sample)
+    assert RUNS[sample] in run_edgellm("info", file).stdout
+    done = run_edgellm(
+        *("run", file, "-p", "hi", "-n", "4", "--seed", "1", "--json", "--snapshot", "off")
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[-1]["type"] == "done"
+    assert lines[-1]["finish_reason"] == "length"
+    assert lines[-1]["usage"]["completion_tokens"] == 4
+    assert RUNS[sample] in " ".join(x["message"] for x in lines if x["type"] == "warning")
+
+
+def test_a_template_that_would_run_a_command(field_samples: Path, run_edgellm: Run):
+    """gguf/50: a template error, no marker file; `info` shows the template as text."""
+    file = field_samples / _file("50_template_ssti")
+    shown = run_edgellm("info", file)
+    assert shown.returncode == 0
+    assert MARKER in shown.stdout
+    done = run_edgellm("run", file, "-p", "hi", "-n", "4")
+    assert done.returncode == 2
+    assert "template, line 1" in done.stderr
+    assert not list(field_samples.rglob(MARKER))
