@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgellm.core import Tier
 from edgellm.store import layout
+from edgellm.store.runs import run_of
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
 
 if TYPE_CHECKING:
@@ -33,10 +35,11 @@ def with_peak(look: Callable[[], Hit | Miss]) -> tuple[Hit | Miss, int]:
 class Victim:
     """A store with one snapshot whose file a test overwrites."""
 
-    def __init__(self, folder: Path, files: Any) -> None:
+    def __init__(self, folder: Path, files: Any, tier: Tier = Tier.EXACT) -> None:
         self.files = files
+        self.tier = tier
         self.store = SnapshotStore(folder)
-        self.state = files.state()
+        self.state = files.state() if tier is Tier.EXACT else files.packed(tier)
         saved = self.store.save(files.FINGERPRINT, TOKENS, self.state)
         assert isinstance(saved, Saved)
         self.path = saved.path
@@ -45,7 +48,7 @@ class Victim:
     def lookup(self, content: bytes) -> Hit | Miss:
         """Put `content` in the place of the snapshot and look it up."""
         self.path.write_bytes(content)
-        return self.store.lookup(self.files.FINGERPRINT, TOKENS)
+        return self.store.lookup(self.files.FINGERPRINT, TOKENS, self.tier)
 
 
 @pytest.fixture
@@ -54,27 +57,33 @@ def victim(tmp_path: Path, snapshot_files: Any) -> Victim:
     return Victim(tmp_path, snapshot_files)
 
 
-def test_no_random_damage_is_ever_used(victim: Victim):
+@pytest.fixture(params=[Tier.EXACT, Tier.Q4])
+def any_victim(request, tmp_path: Path, snapshot_files: Any) -> Victim:
+    """Make a store with one snapshot, exact or packed."""
+    return Victim(tmp_path, snapshot_files, request.param)
+
+
+def test_no_random_damage_is_ever_used(any_victim: Victim):
     """1,000 flips, cuts, extensions, swaps and overwritings: no hit but the undamaged file."""
     rng = random.Random(20_260_101)
     n_misses = 0
     for _ in range(N_MUTATIONS):
-        damaged = victim.files.mutate(victim.content, rng)
-        found = victim.lookup(damaged)
-        if damaged == victim.content:
+        damaged = any_victim.files.mutate(any_victim.content, rng)
+        found = any_victim.lookup(damaged)
+        if damaged == any_victim.content:
             assert isinstance(found, Hit)
             continue
-        assert isinstance(found, Miss), victim.store
+        assert isinstance(found, Miss), any_victim.store
         n_misses += 1
     assert n_misses > N_MUTATIONS * 0.9
 
 
-def test_every_byte_of_a_file_is_covered(victim: Victim):
+def test_every_byte_of_a_file_is_covered(any_victim: Victim):
     """A flip of any single byte, padding and footer included, is a miss."""
-    for offset in range(len(victim.content)):
-        damaged = bytearray(victim.content)
+    for offset in range(len(any_victim.content)):
+        damaged = bytearray(any_victim.content)
         damaged[offset] ^= 0x80
-        assert isinstance(victim.lookup(bytes(damaged)), Miss), offset
+        assert isinstance(any_victim.lookup(bytes(damaged)), Miss), offset
 
 
 def test_every_length_but_the_right_one_is_a_miss(victim: Victim):
@@ -120,6 +129,26 @@ def _preamble(magic: bytes, header_bytes: int) -> bytes:
 def test_what_only_looks_like_a_snapshot_takes_no_memory(victim: Victim, content: bytes):
     """A claimed length is not believed before the file has it."""
     found, peak = with_peak(lambda: victim.lookup(content))
+    assert isinstance(found, Miss)
+    assert found.reason.startswith("corrupt: ")
+    assert peak < MAX_PEAK_BYTES
+
+
+@pytest.mark.parametrize("shape", [(1 << 40, 64), (12, 1 << 50)])
+def test_a_packed_section_that_promises_terabytes_takes_no_memory(
+    tmp_path: Path, snapshot_files: Any, shape: tuple[int, int]
+):
+    """What comes out of a packed file is bounded by the file, as its shapes are by its length."""
+    victim = Victim(tmp_path, snapshot_files, Tier.Q4)
+
+    def grow(header: dict[str, Any]) -> None:
+        part = header["parts"][1]
+        section = part["sections"][-1]
+        run = run_of(Tier.Q4, "V", shape, part["first"])
+        section["n_bytes"], section["shape"] = run.n_bytes, [*shape]
+
+    victim.files.forge(victim.path, grow)
+    found, peak = with_peak(lambda: victim.store.lookup(victim.files.FINGERPRINT, TOKENS, Tier.Q4))
     assert isinstance(found, Miss)
     assert found.reason.startswith("corrupt: ")
     assert peak < MAX_PEAK_BYTES
