@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from edgellm.cli.interrupts import Terminated
 from edgellm.cli.options import AnswerOptions, with_options
 from edgellm.cli.run import ModelArgument  # noqa: TC001  # typer reads the annotations at run time
 from edgellm.cli.variables import HISTORY_VARIABLE, history_variable
@@ -104,8 +103,6 @@ class Chat:
         while True:
             try:
                 text = read_turn(self._lines)
-            except Terminated:
-                raise
             except KeyboardInterrupt:
                 if interrupted or not self._lines.interactive:
                     render.write_err("\n")

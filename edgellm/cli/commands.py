@@ -14,7 +14,6 @@ import typer
 
 from edgellm import __version__
 from edgellm.cli import chat, completion, convert, info, manual, render, run, snapshots, streams
-from edgellm.cli.interrupts import Terminated
 from edgellm.cli.manual import EXIT_PIPE_CLOSED
 from edgellm.errors import (
     EXIT_BAD_INPUT,
@@ -151,8 +150,6 @@ def _guarded(arguments: Sequence[str], *, as_json: bool) -> int:
         # How typer ends when its own output, such as a help text, meets a closed pipe.
         if isinstance(err.__context__, BrokenPipeError):
             raise render.StdoutClosed from err
-        raise
-    except Terminated:
         raise
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED

@@ -19,8 +19,11 @@ EXIT_TERMINATED: Final = 143  # what a shell reports for a program that SIGTERM 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class Terminated(KeyboardInterrupt):  # a Ctrl-C from another program: whoever cleans up, does so
-    """SIGTERM came: the command ends in order, with its own exit code."""
+class Terminated(BaseException):
+    """SIGTERM came: the command ends in order, with its own exit code.
+
+    No error and, as it is nobody at the keyboard, no KeyboardInterrupt either.
+    """
 
 
 class Asked:
@@ -29,7 +32,7 @@ class Asked:
     def __init__(self) -> None:
         self.signal: int | None = None
 
-    def error(self) -> KeyboardInterrupt:
+    def error(self) -> BaseException:
         """Return what to raise for it."""
         return Terminated() if self.signal == signal.SIGTERM else KeyboardInterrupt()
 

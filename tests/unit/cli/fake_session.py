@@ -39,7 +39,7 @@ class FakeSession:
     """Answers with the pieces its file names.
 
     Keys of the file: `pieces` (texts), `delay_s` (before each), `warn`, `failure` (an exit code),
-    `raise` (a message), `endless`, `open` (a way to fail), `finish`.
+    `raise` (a message), `endless`, `open` (a way to fail), `finish`, `deaf` (to being cancelled).
     """
 
     def __init__(self, path: Path, options: SessionOptions) -> None:
@@ -96,7 +96,8 @@ class FakeSession:
 
     def cancel(self) -> None:
         """End the running answer."""
-        self._cancelled.set()
+        if not self.script.get("deaf"):
+            self._cancelled.set()
 
     def close(self) -> None:
         """Note that it was closed."""
