@@ -112,6 +112,46 @@ def _gguf(pairs: list[bytes], tensors: list[tuple[str, tuple[int, ...], int, int
     return head + bytes(-len(head) % 32) + bytes(offset)
 
 
+def model_files() -> list[bytes]:
+    """Return whole models: the field samples' control, and what differs from it in one place."""
+    return samples("gguf/00_*.gguf") + samples("gguf/*.gguf")
+
+
+def sentencepiece_files() -> list[bytes]:
+    """Return `tokenizer.model` files: protocol buffers of pieces, a trainer and a normaliser."""
+    pieces = [(b"<unk>", 2), (b"<s>", 3), (b"</s>", 3)]
+    pieces += [(b"<0x%02X>" % byte, 6) for byte in range(256)]
+    pieces += [(text.encode(), 1) for text in ("\u2581", "a", "\u2581a", "aa", "\ud55c")]
+    rows = b"".join(
+        _field(1, _field(1, text) + b"\x15" + struct.pack("<f", -n) + b"\x18" + bytes([kind]))
+        for n, (text, kind) in enumerate(pieces)
+    )
+    trainer = b"\x18\x02" + b"\x98\x02\x01"  # model_type BPE, byte_fallback
+    normalizer = _field(1, b"identity") + b"\x20\x00"  # remove_extra_whitespaces off
+    whole = rows + _field(2, trainer) + _field(3, normalizer)
+    few = rows[:200] + _field(2, trainer) + _field(3, normalizer)
+    return [whole, few]
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a length-delimited field of a protocol buffer."""
+    length, left = b"", len(content)
+    while left >= 128:
+        length, left = length + bytes([left & 127 | 128]), left >> 7
+    return bytes([number << 3 | 2]) + length + bytes([left]) + content
+
+
+def listings() -> list[bytes]:
+    """Return what the hub says of a repository."""
+    rows = [
+        {"rfilename": name, "size": 9, "blobId": "a" * 40}
+        for name in ("config.json", "tokenizer.json", "README.md", "modeling.py", "x/config.json")
+    ]
+    large = {"rfilename": "model.safetensors", "size": 99, "blobId": "b" * 40}
+    large["lfs"] = {"sha256": "c" * 64, "size": 99, "pointerSize": 9}
+    return [json.dumps({"sha": "d" * 40, "siblings": [*rows, large]}).encode()]
+
+
 def safetensors(table: Any, data: bytes) -> bytes:
     """Return a safetensors file of a header and its data."""
     text = json.dumps(table).encode()

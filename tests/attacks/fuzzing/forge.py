@@ -50,15 +50,16 @@ def _files() -> Any:
 
 def snapshot_inputs() -> list[bytes]:
     """Return whole snapshots, each as a file and as parts to be forged."""
+    from edgellm.core import Tier
     from edgellm.store.snapshots import SnapshotStore
 
     files, found = _files(), []
-    for kind, n_tokens in (("f16", 12), ("q8_0", 3), ("f32", 1)):
+    states = [files.state(n, kind) for kind, n in (("f16", 12), ("q8_0", 3), ("f32", 1))]
+    states += [files.packed(tier) for tier in (Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)]
+    for state in states:
         with tempfile.TemporaryDirectory() as folder:
             store = SnapshotStore(Path(folder) / "store")
-            saved = store.save(
-                files.FINGERPRINT, list(range(n_tokens)), files.state(n_tokens, kind)
-            )
+            saved = store.save(files.FINGERPRINT, list(range(state.n_tokens)), state)
             content = saved.path.read_bytes()
         header, data = files.split(content)
         found += [_EVEN + content, _ODD + _encode(header) + _END + data]
