@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from edgellm.formats.safetensors import TensorEntry
 
 DTYPES: Final = ("F32", "F16", "BF16")
+_AGAIN: Final = "download the checkpoint again"
 _MAX_NAMED: Final = 8  # names listed in one message
 _MAX_NAME_BYTES: Final = 255  # what file systems take
 _PICKLES: Final = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -45,13 +46,14 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """Read the headers of every weight file of a folder.
 
     Raises:
-        ModelNotFound: no such folder, no weights in it, or files named by the index are missing.
-        ModelCorrupt: a file contradicts itself, or the files contradict the index.
+        ModelNotFound: no such folder, or no weights in it.
+        ModelCorrupt: a file contradicts itself, the files contradict the index, or some that it
+            names are missing.
         ModelUnsupported: the weights are pickles.
     """
     if not folder.is_dir():
         what = "a file, not a checkpoint folder" if folder.is_file() else "no such folder"
-        raise ModelNotFound(what, path=folder)
+        raise ModelNotFound(what, path=folder, hint="check the name")
     indexes = sorted(folder.glob("*.safetensors.index.json"))
     if len(indexes) > 1:
         names = ", ".join(path.name for path in indexes)
@@ -64,7 +66,9 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         for entry in header.tensors:
             if entry.name in tensors:
                 other = tensors[entry.name].path.name
-                raise ModelCorrupt(f"tensor {entry.name[:120]!r} is also in {other}", path=shard)
+                raise ModelCorrupt(
+                    f"tensor {entry.name[:120]!r} is also in {other}", path=shard, hint=_AGAIN
+                )
             tensors[entry.name] = TensorSource(shard, entry)
     if weight_map is not None:
         _check_index(indexes[0], weight_map, tensors)
@@ -89,7 +93,7 @@ def require_float(tensor: TensorSource) -> None:
 def _weight_map(index: Path) -> dict[str, str]:
     value: Any = read_json_object(index).get("weight_map")
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-        raise ModelCorrupt("has no weight_map of names", path=index)
+        raise ModelCorrupt("has no weight_map of names", path=index, hint=_AGAIN)
     for name in set(value.values()):
         plain = name and "/" not in name and "\\" not in name and name not in (".", "..")
         short = len(name.encode("utf-8", "replace")) <= _MAX_NAME_BYTES
@@ -97,6 +101,7 @@ def _weight_map(index: Path) -> dict[str, str]:
             raise ModelCorrupt(
                 f"names {name[:80]!r}; a shard is a .safetensors file of the same folder",
                 path=index,
+                hint=_AGAIN,
             )
     return value
 
@@ -106,10 +111,10 @@ def _shards(folder: Path, weight_map: dict[str, str] | None) -> list[Path]:
         shards = [folder / name for name in sorted(set(weight_map.values()))]
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing:
-            raise ModelNotFound(
+            raise ModelCorrupt(
                 f"{len(missing)} of {len(shards)} weight files are missing: {few(missing)}",
                 path=folder,
-                hint="download them again",
+                hint=_AGAIN,
             )
         return shards
     shards = sorted(folder.glob("*.safetensors"))
@@ -122,16 +127,18 @@ def _shards(folder: Path, weight_map: dict[str, str] | None) -> list[Path]:
             path=folder,
             hint="get the safetensors version of the checkpoint",
         )
-    raise ModelNotFound("no *.safetensors file in it", path=folder)
+    raise ModelNotFound("no *.safetensors file in it", path=folder, hint=_AGAIN)
 
 
 def _check_index(index: Path, weight_map: dict[str, str], tensors: dict[str, TensorSource]) -> None:
     lost = [name for name in weight_map if name not in tensors]
     if lost:
-        raise ModelCorrupt(f"tensors are in no file: {few(lost)}", path=index)
+        raise ModelCorrupt(f"tensors are in no file: {few(lost)}", path=index, hint=_AGAIN)
     moved = [name for name, shard in weight_map.items() if tensors[name].path.name != shard]
     if moved:
-        raise ModelCorrupt(f"tensors are in another file than said: {few(moved)}", path=index)
+        raise ModelCorrupt(
+            f"tensors are in another file than said: {few(moved)}", path=index, hint=_AGAIN
+        )
 
 
 def few(names: list[str]) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from edgellm.errors import ModelCorrupt, ModelUnsupported
-from edgellm.formats.gguf import read_header
-from edgellm.formats.gguf_model import model_info
+from edgellm.formats.gguf_check import checked_model
 from edgellm.kernels.ggml import GgmlType, can_dequantize, require_quantizers
 
 from .checkpoint import few
@@ -58,8 +57,7 @@ def plan_requantization(path: Path, type_name: str) -> FilePlan:
     """
     preset = PRESETS[type_name]
     require_quantizers({preset.type})
-    header = read_header(path)
-    info = model_info(header, path)
+    header, info = checked_model(path)
     if not info.n_params:
         raise ModelCorrupt("there are no weights in it", path=path)
     shapes = {t.name: tuple(reversed(t.shape)) for t in header.tensors}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .rope import Rope
 
+_ORIGINAL = "get the file of the original model again"
 _MAX_LAYERS = 1024
 _MAX_WIDTH = 1 << 20
 _MAX_TOKENS = 1 << 26
@@ -83,7 +84,7 @@ class Config:
 
     def error(self, message: str, hint: str = "") -> ConvertError:
         """Return an error about this file."""
-        return ConvertError(message, path=self.path, hint=hint)
+        return ConvertError(message, path=self.path, hint=hint or _ORIGINAL)
 
     def count(self, key: str, most: int, default: int | None = None) -> int:
         """Return a whole number from 1 to `most`."""

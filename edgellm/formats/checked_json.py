@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_JSON_BYTES = 256 << 20  # the largest real tokenizer.json is about 35 MB
 _LFS = b"version https://git-lfs"
+_AGAIN = "download it again"
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -47,7 +48,9 @@ def read_bounded(path: Path, *, max_bytes: int) -> bytes:
             data = bytearray(status.st_size)
             read_exactly(file, data)
     except EOFError as err:
-        raise ModelCorrupt(f"the file shrank while it was read: {err}", path=path) from err
+        raise ModelCorrupt(
+            f"the file shrank while it was read: {err}", path=path, hint=_AGAIN
+        ) from err
     except OSError as err:
         raise unreadable(err, path) from err
     if data.startswith(_LFS):
@@ -84,7 +87,9 @@ def parse_object(data: bytes, path: Path) -> dict[str, Any]:
     """
     if data.startswith(_BOM):
         raise ModelCorrupt(
-            "starts with a BOM (byte order mark)", path=path, hint="save it as plain UTF-8"
+            "starts with a BOM (byte order mark) at line 1, column 1",
+            path=path,
+            hint="save it as plain UTF-8",
         )
     try:
         value = json.loads(
@@ -92,15 +97,17 @@ def parse_object(data: bytes, path: Path) -> dict[str, Any]:
         )
     except json.JSONDecodeError as err:
         message = f"not valid JSON: {err.msg} at line {err.lineno}, column {err.colno}"
-        raise ModelCorrupt(message, path=path) from err
+        raise ModelCorrupt(message, path=path, hint=_AGAIN) from err
     except UnicodeDecodeError as err:
-        raise ModelCorrupt(f"not UTF-8: byte {err.start}", path=path) from err
+        raise ModelCorrupt(f"not UTF-8: byte {err.start}", path=path, hint=_AGAIN) from err
     except RecursionError as err:
-        raise ModelCorrupt("JSON nested too deeply", path=path) from err
+        raise ModelCorrupt("JSON nested too deeply", path=path, hint=_AGAIN) from err
     except ValueError as err:
-        raise ModelCorrupt(f"not valid JSON: {err}", path=path) from err
+        raise ModelCorrupt(f"not valid JSON: {err}", path=path, hint=_AGAIN) from err
     if not isinstance(value, dict):
-        raise ModelCorrupt(f"JSON {type(value).__name__} where an object is expected", path=path)
+        raise ModelCorrupt(
+            f"JSON {type(value).__name__} where an object is expected", path=path, hint=_AGAIN
+        )
     return value
 
 

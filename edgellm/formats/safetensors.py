@@ -87,7 +87,9 @@ def read_header(path: Path) -> SafetensorsHeader:
             text = bytearray(length)
             read_exactly(file, text)
     except EOFError as err:
-        raise ModelCorrupt(f"the file shrank while it was read: {err}", path=path) from err
+        raise ModelCorrupt(
+            f"the file shrank while it was read: {err}", path=path, hint=_AGAIN
+        ) from err
     except OSError as err:
         raise unreadable(err, path) from err
     table = parse_object(bytes(text), path)
@@ -129,20 +131,23 @@ def _header_length(head: bytearray, size: int, path: Path) -> int:
 def _entry(name: str, value: Any, data_start: int, path: Path) -> TensorEntry:
     where = f"tensor {name[:120]!r}"
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise ModelCorrupt(f"{where}: expected dtype, shape and data_offsets", path=path)
+        raise ModelCorrupt(
+            f"{where}: expected dtype, shape and data_offsets", path=path, hint=_AGAIN
+        )
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        raise ModelCorrupt(f"{where}: unknown dtype {str(dtype)[:40]!r}", path=path)
+        raise ModelCorrupt(f"{where}: unknown dtype {str(dtype)[:40]!r}", path=path, hint=_AGAIN)
     if not _counts(shape, _MAX_DIMS):
-        raise ModelCorrupt(f"{where}: bad shape {str(shape)[:80]}", path=path)
+        raise ModelCorrupt(f"{where}: bad shape {str(shape)[:80]}", path=path, hint=_AGAIN)
     if not _counts(offsets, 2) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ModelCorrupt(f"{where}: bad data_offsets {str(offsets)[:80]}", path=path)
+        raise ModelCorrupt(f"{where}: bad data_offsets {str(offsets)[:80]}", path=path, hint=_AGAIN)
     begin, end = offsets
     n_bits = math.prod(shape) * DTYPE_BITS[dtype]
     if n_bits != 8 * (end - begin):
         raise ModelCorrupt(
             f"{where}: {dtype} {list(shape)} needs {-(-n_bits // 8)} bytes, {end - begin} are given",
             path=path,
+            hint=_AGAIN,
         )
     return TensorEntry(name, dtype, tuple(shape), data_start + begin, end - begin)
 
@@ -163,11 +168,11 @@ def _check_cover(entries: list[TensorEntry], data_start: int, size: int, path: P
             kind = (
                 "overlaps the tensor before it" if entry.offset < end else "leaves a hole before it"
             )
-            raise ModelCorrupt(f"tensor {entry.name[:120]!r} {kind}", path=path)
+            raise ModelCorrupt(f"tensor {entry.name[:120]!r} {kind}", path=path, hint=_AGAIN)
         end += entry.n_bytes
     if end > size:
         raise ModelCorrupt(
             f"{end - size} bytes are missing: {end} needed, {size} there", path=path, hint=_AGAIN
         )
     if end < size:
-        raise ModelCorrupt(f"{size - end} bytes belong to no tensor", path=path)
+        raise ModelCorrupt(f"{size - end} bytes belong to no tensor", path=path, hint=_AGAIN)

@@ -12,7 +12,6 @@ from edgellm.converters.plan import make_plan
 from edgellm.errors import (
     ConvertError,
     ModelCorrupt,
-    ModelNotFound,
     ModelUnsupported,
     TensorMismatch,
     UnknownArchitecture,
@@ -105,7 +104,7 @@ def test_missing_shards_are_all_named(checkpoint: Make) -> None:
     folder = checkpoint(UNTIED)
     for path in folder.glob("*.safetensors"):
         path.unlink()
-    with pytest.raises(ModelNotFound, match=r"2 of 2 .*00001-of.*00002-of"):
+    with pytest.raises(ModelCorrupt, match=r"2 of 2 .*00001-of.*00002-of"):
         make_plan(folder, "f16")
 
 
