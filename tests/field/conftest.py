@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import resource
@@ -31,6 +32,25 @@ def field_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = json.loads((folder / "MANIFEST.json").read_text("utf-8"))
     assert made == expected, "gen_inputs.py and MANIFEST.json differ: run the first again"
     return folder
+
+
+@pytest.fixture(scope="session")
+def make_control(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that writes the control model anew, with another template, context or end."""
+    spec = importlib.util.spec_from_file_location("gen_inputs", HERE / "gen_inputs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    folder = tmp_path_factory.mktemp("control")
+
+    def make(template: str | None = None, *, n_ctx: int = 64, eos: int = 2) -> Path:
+        path = folder / f"{len(list(folder.iterdir()))}.gguf"
+        metadata = made.base(ctx=n_ctx) + made.vocab(eos=eos, tmpl=template)
+        path.write_bytes(made.gguf(metadata, *made.tensors()))
+        return path
+
+    return make
 
 
 @pytest.fixture

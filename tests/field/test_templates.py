@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -79,23 +78,6 @@ def open_control(field_samples: Path, tmp_path: Path) -> Iterator[Open]:
         session.close()
 
 
-@pytest.fixture
-def with_template(field_samples: Path, tmp_path: Path) -> Callable[[str], Path]:
-    """Make the control model with a template of its own."""
-    spec = importlib.util.spec_from_file_location("gen_inputs", field_samples / "gen_inputs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-
-    def make(source: str) -> Path:
-        path = tmp_path / "own-template.gguf"
-        path.write_bytes(made.gguf(made.base() + made.vocab(tmpl=source), *made.tensors()))
-        return path
-
-    return make
-
-
 def source_of(field_samples: Path, name: str) -> str:
     return (field_samples / "templates" / name).read_text("utf-8")
 
@@ -136,10 +118,10 @@ def test_a_template_that_renders_chats(run_edgellm, field_samples: Path, name: s
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_hostile_or_broken_template_is_one_line(
-    run_edgellm, field_samples: Path, with_template: Callable[[str], Path], name: str
+    run_edgellm, field_samples: Path, make_control: Callable[..., Path], name: str
 ) -> None:
     """From the model's own file: exit 2 with the template's line, and nothing of it ran."""
-    model = with_template(source_of(field_samples, name))
+    model = make_control(source_of(field_samples, name))
     done = run_edgellm("run", model, "-p", "hi", "-n", 2)
     assert (EXIT_BAD_INPUT, "") == (done.returncode, done.stdout.strip())
     said = [line for line in done.stderr.splitlines() if line.startswith("error:")]
