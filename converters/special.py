@@ -98,9 +98,10 @@ def read_specials(folder: Path, config: Config, vocabulary: Vocabulary) -> Speci
 
 
 def _taken_for_ends(vocabulary: Vocabulary, warnings: list[str]) -> None:
-    """Say which ordinary added tokens engines take for the end of an answer, as control tokens."""
+    """Say which ordinary tokens engines take for the end of an answer, as control tokens."""
     for i, kind in enumerate(vocabulary.kinds):
-        if kind == TokenKind.USER_DEFINED and vocabulary.texts[i] in _STOPS_BY_TEXT:
+        ordinary = kind in (TokenKind.USER_DEFINED, TokenKind.NORMAL)
+        if ordinary and vocabulary.texts[i] in _STOPS_BY_TEXT:
             vocabulary.kinds[i] = int(TokenKind.CONTROL)
             shown = repr(vocabulary.texts[i])
             warnings.append(f"engines end an answer at {shown} because of its text")

@@ -78,7 +78,7 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
         reference = open_reference(
             source,
             prefixed=bool(metadata.get("tokenizer.ggml.add_space_prefix", False)),
-            control=vocab.special_ids,
+            control=vocab.spellings,
         )
         _say({"stage": "comparing tokens"})
         n_compared = compare_tokens(engine, reference, n_texts, seed)

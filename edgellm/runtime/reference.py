@@ -37,14 +37,14 @@ class Reference(Protocol):
 
 
 def open_reference(
-    source: Path, *, prefixed: bool, control: Collection[int] = frozenset()
+    source: Path, *, prefixed: bool, control: Collection[str] = frozenset()
 ) -> Reference:
     """Return the tokenizer of a checkpoint folder, or of a GGUF file.
 
     Args:
         source: the folder or the file.
         prefixed: whether the engine puts a blank before a text.
-        control: ids that the engine never reads from plain text.
+        control: texts that the engine reads as control tokens, and never from plain text.
     """
     if not source.is_dir():
         return GgufReference(source)
@@ -56,7 +56,7 @@ def open_reference(
 class HuggingFaceReference:
     """tokenizer.json, run by the `tokenizers` library."""
 
-    def __init__(self, folder: Path, *, prefixed: bool, control: Collection[int]) -> None:
+    def __init__(self, folder: Path, *, prefixed: bool, control: Collection[str]) -> None:
         from tokenizers import Tokenizer
 
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -66,10 +66,12 @@ class HuggingFaceReference:
         self.added = {token.content: i for i, token in rows.items()}
         self._special = {token.content for token in rows.values() if token.special}
         self._odd = tuple(token.content for token in rows.values() if self._is_odd(token))
-        # Ends of an answer, whatever the file calls them: plain text must not contain them.
-        self._promoted = tuple(
-            text for text, i in self.added.items() if i in control and text not in self._special
-        )
+        # Engines make ends of an answer of some texts, whatever the source calls them.
+        promoted = set(control) - self._special
+        self._promoted = {
+            True: tuple(promoted - set(self.added)),
+            False: tuple(promoted),
+        }
         scheme = _metaspace(self._tokenizer)
         # Without a blank anywhere the engine is right behind special tokens, where chats are.
         behind = scheme == "first" and not prefixed
@@ -95,7 +97,7 @@ class HuggingFaceReference:
         """Leave out composed characters, added tokens that take blanks, and blanks before a text."""
         if any(token in text for token in self._odd):
             return False
-        if not special and any(token in text for token in self._promoted):
+        if any(token in text for token in self._promoted[special]):
             return False
         if self.lead and not (special and text.startswith(self.lead)):
             return False
