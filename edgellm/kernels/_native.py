@@ -188,6 +188,8 @@ def _call(function: Any, *arguments: Any) -> None:
 
 def _dense(array: NDArray[_Element]) -> NDArray[_Element]:
     """Give the array itself where C may read it as it lies, else a copy."""
+    if array.flags.c_contiguous and array.flags.aligned:
+        return array
     return np.require(array, requirements=("C_CONTIGUOUS", "ALIGNED"))
 
 

@@ -4,40 +4,18 @@
 //
 // Buffers are exactly as large as the call may touch, so an AddressSanitizer build of this program
 // proves the bounds of every row.
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <string>
-#include <vector>
 
-#include "edgellm_native.h"
+#include "ladder.hpp"
 
 namespace {
 
 constexpr uint16_t kUntouched = 0xA5A5;
 
-std::vector<std::string> rows() {
-  std::vector<std::string> names;
-  for (size_t i = 0; const char *name = ekv_isa_at(i); ++i) names.emplace_back(name);
-  return names;
-}
-
-std::vector<uint16_t> noise(size_t n) {
-  std::vector<uint16_t> x(n);
-  uint32_t state = 1;
-  for (uint16_t &v : x) v = (uint16_t)((state = state * 1664525u + 1013904223u) >> 16);
-  return x;
-}
-
 struct Shape {
   size_t n_tokens, n_channels, gap_x, gap_y;
 };
-
-// Elements from the first to the last touched: the last row has no gap behind it.
-size_t extent(size_t n_rows, size_t n_cols, size_t ld) {
-  return n_rows == 0 || n_cols == 0 ? 0 : (n_rows - 1) * ld + n_cols;
-}
 
 std::vector<uint16_t> transpose(const std::string &row, const Shape &s) {
   const size_t ldx = s.n_channels + s.gap_x, ldy = s.n_tokens + s.gap_y;
@@ -51,8 +29,10 @@ std::vector<uint16_t> transpose(const std::string &row, const Shape &s) {
   return y;
 }
 
+}  // namespace
+
 // The rows differ in their tiles, so every remainder of the largest tile (32 x 8) is tried.
-int check() {
+int check_transpose() {
   std::vector<Shape> shapes;
   for (size_t t : {0u, 1u, 7u, 31u, 32u, 33u, 63u, 64u, 65u, 96u, 100u}) {
     for (size_t c = 0; c <= 17; ++c) shapes.push_back({t, c, t % 3, c % 5});
@@ -68,25 +48,10 @@ int check() {
       ++n_wrong;
     }
   }
-  std::printf("%zu shapes:", shapes.size());
-  for (const std::string &row : rows()) std::printf(" %s", row.c_str());
-  std::printf(n_wrong == 0 ? " equal\n" : " DIFFER\n");
-  return n_wrong == 0 ? 0 : 1;
+  return n_wrong;
 }
 
-template <typename Call>
-double best_gb_per_s(size_t bytes, Call call) {
-  double best_s = 1e9;
-  for (int i = 0; i < 20; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    call();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    best_s = std::min(best_s, took.count());
-  }
-  return (double)bytes / best_s / 1e9;
-}
-
-void measure(size_t n_tokens, size_t n_channels) {
+void measure_transpose(size_t n_tokens, size_t n_channels) {
   const size_t n = n_tokens * n_channels, bytes = n * sizeof(uint16_t);
   const std::vector<uint16_t> x = noise(n);
   std::vector<uint16_t> y(n);
@@ -103,15 +68,18 @@ void measure(size_t n_tokens, size_t n_channels) {
   }
 }
 
-}  // namespace
-
 int main(int argc, char **argv) {
   if (ekv_abi_version() != EKV_ABI_VERSION) return 2;
-  if (const int wrong = check()) return wrong;
+  const int n_wrong = check_transpose() + check_codec() + check_casts();
+  std::printf("rows:");
+  for (const std::string &row : rows()) std::printf(" %s", row.c_str());
+  std::printf(n_wrong == 0 ? " equal\n" : " DIFFER\n");
+  if (n_wrong != 0) return 1;
   if (argc > 1 && std::strcmp(argv[1], "--check") == 0) return 0;
-  measure(1024, 192);
-  measure(1000, 1024);
-  measure(1024, 1024);
-  measure(3072, 1024);
+  for (size_t n_channels : {192u, 1024u}) {
+    measure_transpose(1024, n_channels);
+    measure_codec(1024, n_channels);
+  }
+  measure_transpose(3072, 1024);
   return 0;
 }

@@ -5,11 +5,11 @@
 
 #include "table.hpp"
 
-// The codec converts with F16C, which has a bit of its own; AVX2's answer includes the OS's.
+// The codec wants F16C and FMA too, which came with AVX2 and have bits of their own.
 static bool supported() {
   unsigned a, b, c, d;
   __builtin_cpu_init();
-  return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+  return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) && (c & bit_FMA);
 }
 
 // Two rows eight tokens apart share a register, one per lane: the lane step of the transposition is

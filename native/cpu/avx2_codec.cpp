@@ -33,6 +33,7 @@ struct V {
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static F mul_add(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static I round(F v) { return _mm256_cvtps_epi32(v); }
 

@@ -37,6 +37,7 @@ struct V {
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F mul_add(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static I round(F v) { return _mm512_cvtps_epi32(v); }
 

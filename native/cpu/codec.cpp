@@ -44,17 +44,21 @@ static Codes from(const Plan &plan, const uint8_t *codes, const uint16_t *scale,
 }
 
 // Unpacks tile by tile through a buffer that the first-level cache holds, and transposes each tile.
+// Tiles are long in tokens: that is what lies side by side in the output. Slabs of tokens bound how
+// many pages are in use at once.
 template <typename Unpack>
-static void transposed(size_t n_tokens, size_t n_channels, uint16_t *y, size_t ldc,
-                       Unpack unpack) {
-  constexpr size_t kTokens = 64, kChannels = 2 * kBlock;
+static void transposed(const Plan &plan, uint16_t *y, size_t ldc, Unpack unpack) {
+  constexpr size_t kTokens = 256, kChannels = kBlock, kSlab = 1024;
   alignas(64) uint16_t tile[kTokens * kChannels];
-  for (size_t c = 0; c < n_channels; c += kChannels) {
-    const size_t n_c = smaller(kChannels, n_channels - c);
-    for (size_t t = 0; t < n_tokens; t += kTokens) {
-      const size_t n_t = smaller(kTokens, n_tokens - t);
-      unpack(t, n_t, c, n_c, MutableMatrix{tile, kChannels});
-      active()->transpose_f16(tile, n_t, n_c, y + c * ldc + t, kChannels, ldc);
+  for (size_t slab = 0; slab < plan.n_tokens; slab += kSlab) {
+    const size_t slab_end = slab + smaller(kSlab, plan.n_tokens - slab);
+    for (size_t c = 0; c < plan.n_channels; c += kChannels) {
+      const size_t n_c = smaller(kChannels, plan.n_channels - c);
+      for (size_t t = slab; t < slab_end; t += kTokens) {
+        const size_t n_t = smaller(kTokens, slab_end - t);
+        unpack(t, n_t, c, n_c, MutableMatrix{tile, kChannels});
+        active()->transpose_f16(tile, n_t, n_c, y + c * ldc + t, kChannels, ldc);
+      }
     }
   }
 }
@@ -105,19 +109,17 @@ int ekv_unpack_chan(const uint8_t *codes, const uint16_t *scale, const uint16_t 
   if (is_empty(plan)) return 0;
   if (!buffers(plan, codes, scale, minimum) || !aligned(y, kItem)) return -EINVAL;
   const Codec *codec = active()->codec;
-  for (size_t t = 0, n; t < n_tokens; t += n) {
-    n = smaller(group, n_tokens - t);
-    const size_t row = t / group * n_channels;
-    if (ldc == 1) {
-      codec->unpack_chan(from(plan, codes, scale, minimum, t, row, 0), n, n_channels, bits,
-                         {y + t * (size_t)ldt, (size_t)ldt});
-      continue;
+  const auto unpack = [&](size_t t0, size_t n_t, size_t c, size_t n_c, MutableMatrix to) {
+    for (size_t t = t0, n; t < t0 + n_t; t += n) {
+      n = smaller(group - t % group, t0 + n_t - t);
+      codec->unpack_chan(from(plan, codes, scale, minimum, t, t / group * n_channels + c, c), n,
+                         n_c, bits, {to.at + (t - t0) * to.ld, to.ld});
     }
-    transposed(n, n_channels, y + t, (size_t)ldc,
-               [&](size_t t1, size_t n_t, size_t c, size_t n_c, MutableMatrix tile) {
-                 codec->unpack_chan(from(plan, codes, scale, minimum, t + t1, row + c, c), n_t,
-                                    n_c, bits, tile);
-               });
+  };
+  if (ldc == 1) {
+    unpack(0, n_tokens, 0, n_channels, {y, (size_t)ldt});
+  } else {
+    transposed(plan, y, (size_t)ldc, unpack);
   }
   return 0;
 }
@@ -131,16 +133,15 @@ int ekv_unpack_tok(const uint8_t *codes, const uint16_t *scale, const uint16_t *
   if (is_empty(plan)) return 0;
   if (!buffers(plan, codes, scale, minimum) || !aligned(y, kItem)) return -EINVAL;
   const Codec *codec = active()->codec;
+  const auto unpack = [&](size_t t, size_t n_t, size_t c, size_t n_c, MutableMatrix to) {
+    codec->unpack_tok(from(plan, codes, scale, minimum, t, t * plan.n_scales, c), n_t, c, n_c,
+                      bits, group, to);
+  };
   if (ldc == 1) {
-    codec->unpack_tok(from(plan, codes, scale, minimum, 0, 0, 0), n_tokens, 0, n_channels, bits,
-                      group, {y, (size_t)ldt});
-    return 0;
+    unpack(0, n_tokens, 0, n_channels, {y, (size_t)ldt});
+  } else {
+    transposed(plan, y, (size_t)ldc, unpack);
   }
-  transposed(n_tokens, n_channels, y, (size_t)ldc,
-             [&](size_t t, size_t n_t, size_t c, size_t n_c, MutableMatrix tile) {
-               codec->unpack_tok(from(plan, codes, scale, minimum, t, t * plan.n_scales, c), n_t, c,
-                                 n_c, bits, group, tile);
-             });
   return 0;
 }
 

@@ -122,6 +122,15 @@ static inline void ends_of(const uint16_t *x, size_t n, uint16_t *least, uint16_
   *most = (uint16_t)V::most_of(high);
 }
 
+// Rows beside each other, as they are but for a group behind the last whole block, are one copy.
+static inline void copy_rows(const uint16_t *x, size_t n_rows, size_t n, uint16_t *y, size_t ldy) {
+  if (n == ldy) {
+    memcpy(y, x, n_rows * n * sizeof *y);
+    return;
+  }
+  for (size_t t = 0; t < n_rows; ++t) memcpy(y + t * ldy, x + t * n, n * sizeof *y);
+}
+
 // One token, whole blocks: the groups' steps are those from `at` on.
 template <class V, int kBits>
 static inline void quantise_token(const uint16_t *x, size_t whole, size_t group, const float *low,
@@ -174,10 +183,10 @@ static void pack_tok_as(Matrix x, size_t n_tokens, size_t n_channels, size_t gro
       continue;
     }
     find_steps<V, kBits>(&s, n * n_groups);
+    copy_rows(s.scale, n, n_groups, rows.scale, to.ld_scale);
+    if (kBits != 8) copy_rows(s.least, n, n_groups, rows.minimum, to.ld_scale);
     for (size_t t = 0; t < n; ++t) {
-      const size_t g = t * n_groups, bytes = n_groups * sizeof(uint16_t);
-      memcpy(rows.scale + t * to.ld_scale, s.scale + g, bytes);
-      if (kBits != 8) memcpy(rows.minimum + t * to.ld_scale, s.least + g, bytes);
+      const size_t g = t * n_groups;
       quantise_token<V, kBits>(at.at + t * x.ld, whole, group, s.low + g, s.inverse + g,
                                rows.codes + t * to.ld_codes);
     }

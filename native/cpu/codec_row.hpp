@@ -3,6 +3,7 @@
 //
 //   F, I, K          kLanes floats, kLanes int32, kKeys int16
 //   load_f16         widen kLanes float16; load_finite: with zero for infinities and NaNs
+//   mul_add          fused or not: a code times a scale is exact
 //   round            to int32, ties to even
 //   order            float16 to int16 that compare as the floats do, and back: its own inverse
 //   scale            float16 by README.md's rule into `to`, and as floats

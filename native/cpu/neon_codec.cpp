@@ -30,6 +30,7 @@ struct V {
   static F add(F a, F b) { return vaddq_f32(a, b); }
   static F sub(F a, F b) { return vsubq_f32(a, b); }
   static F mul(F a, F b) { return vmulq_f32(a, b); }
+  static F mul_add(F a, F b, F c) { return vfmaq_f32(c, a, b); }
   static F div(F a, F b) { return vdivq_f32(a, b); }
   static I round(F v) { return vcvtnq_s32_f32(v); }
 
