@@ -60,13 +60,14 @@ class Spellings:
         return [match.start() for match in self._start.finditer(text)]
 
     def _occurrences(self, text: str) -> Iterator[Span]:
+        n_chars = len(text)
         for match in self._start.finditer(text):
             start = match.start()
             for key in (text[start : start + 2], text[start]):
-                lengths = self._lengths.get(key, ())
-                found = next((n for n in lengths if text[start : start + n] in self._texts), 0)
-                if found:
-                    yield start, start + found
+                ends = (start + n for n in self._lengths.get(key, ()))
+                end = next((n for n in ends if text[start:n] in self._texts and n <= n_chars), 0)
+                if end:
+                    yield start, end
                     break
 
 

@@ -108,7 +108,7 @@ def template(request: pytest.FixtureRequest) -> str:
     return TEMPLATES[request.param]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chatml() -> str:
     """A plain ChatML template."""
     return CHATML
