@@ -2,13 +2,13 @@
 
 Engines replace blanks in every vocabulary over characters. One whose tokens are the 256 bytes and little
 else can be spelled in the byte alphabet instead, where a blank is a character like any other. Ids stay.
-Source: `bytes_to_unicode` of GPT-2 for the alphabet; `superbpe` of llama-vocab.cpp 0c1e57098, which
-cuts text beside digits and nowhere else.
+Source: `bytes_to_unicode` of GPT-2 for the alphabet; `gpt-2` of llama-vocab.cpp 0c1e57098 for a splitter
+that cuts between two ASCII letters in one place only, behind a contraction.
 """
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import ConvertError
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+SPLITTER: Final = "gpt-2"
+_NEVER_CUT: Final = re.compile(
+    r"[A-Za-z]*[A-Za-cf-kn-ru-z]\Z"
+)  # the end of no 's 't 're 've 'm 'll 'd
 _PRINTED: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 
 
@@ -44,13 +48,13 @@ def as_bytes(
         path: the file, for messages.
 
     Raises:
-        ConvertError: a token is of characters that are several bytes, or a merge has digits.
+        ConvertError: a token is of characters that are several bytes, or a merge may be cut.
     """
     why = (
         "blanks stay blanks in this tokenizer, and engines replace them unless all tokens are bytes"
     )
     for left, right in merges:
-        if any(unicodedata.category(char).startswith("N") for char in left + right):
+        if not _NEVER_CUT.match(left) or not (right.isascii() and right.isalpha()):
             raise ConvertError(f"{why}: a merge makes {(left + right)[:60]!r}", path=path)
     spelled = alphabet()
     known = {text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.NORMAL}

@@ -1,8 +1,7 @@
 """Which of llama.cpp's named text splitters a tokenizer.json means, told from its structure.
 
 The parts of `pre_tokenizer` are compared whole, regexes included. A look-alike is not good enough:
-one other token in a thousand costs quality that nobody can see.
-Source of the names and their rules: `llm_tokenizer_bpe` and `impl::load`, llama-vocab.cpp 0c1e57098.
+one other token in a thousand costs quality that nobody can see. The table is in `splitters.py`.
 """
 
 from __future__ import annotations
@@ -12,50 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import ConvertError
 
+from .splitters import NAMES, STEADY
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-    Part = tuple[Any, ...]
+    from .splitters import Part
 
 _MAX_PARTS: Final = 16
-_CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
-_WORDS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+|"
-_REST: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def _split(regex: str) -> Part:
-    return ("split", regex, "Isolated", False)
-
-
-def _byte_level(*, use_regex: bool) -> Part:
-    return ("bytes", False, use_regex)
-
-
-_LLAMA3: Final = (
-    _split(_CONTRACTIONS + _WORDS + r"\p{N}{1,3}" + _REST),
-    _byte_level(use_regex=False),
-)
-_QWEN2: Final = (_split(_CONTRACTIONS + _WORDS + r"\p{N}" + _REST), _byte_level(use_regex=False))
-_GPT2: Final = (_byte_level(use_regex=True),)
-_DIGITS_GPT2: Final = (("digits", True), _byte_level(use_regex=True))
-_DEEPSEEK_CODER: Final = (
-    _split("[\r\n]"),
-    _split(r"\s?\p{L}+"),
-    _split(r"\s?\p{P}+"),
-    _split("[一-龥ࠀ-一가-퟿]+"),
-    ("digits", True),
-    _byte_level(use_regex=False),
-)
-
-# (parts, ignore_merges) -> name. With `ignore_merges` a word that is a token is never cut.
-NAMES: Final[dict[tuple[tuple[Part, ...], bool], str]] = {
-    (_LLAMA3, True): "llama-bpe",
-    (_LLAMA3, False): "dbrx",
-    (_QWEN2, False): "qwen2",
-    (_GPT2, False): "gpt-2",
-    (_DIGITS_GPT2, False): "smollm",
-    (_DEEPSEEK_CODER, False): "deepseek-coder",
-}
 
 
 def name_of(value: Any, path: Path, *, ignore_merges: bool) -> str:
@@ -80,6 +43,14 @@ def name_of(value: Any, path: Path, *, ignore_merges: bool) -> str:
             hint=f"known splitters: {', '.join(NAMES.values())}",
         )
     return name
+
+
+def warnings_of(name: str) -> list[str]:
+    """Return what the user should know of a splitter in the engine."""
+    if name in STEADY:
+        return []
+    rule = f"llama.cpp's splitter {name!r}"
+    return [f"{rule} ends the process on a single word of tens of thousands of characters"]
 
 
 def _parts(value: Any, path: Path) -> list[Part]:

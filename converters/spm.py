@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgellm.errors import ConvertError
 
 from .blanks import BLANK, blanks_of
-from .byte_alphabet import as_bytes
+from .byte_alphabet import SPLITTER, as_bytes
 from .vocabulary import TokenKind, Vocabulary, free_ids, index, lay_out
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def read_spm(
         texts=texts,
         kinds=kinds,
         merges=[] if by_score else [f"{left} {right}" for left, right in merges],
-        pre="default" if by_score else BY_RANK if by_rank else "superbpe",
+        pre="default" if by_score else BY_RANK if by_rank else SPLITTER,
         scores=scores if by_score else [],
         prefix=_PREFIXES.get(blanks.prefix, blanks.prefix),
         post_processor=value.get("post_processor"),

@@ -15,7 +15,7 @@ from edgellm.formats.checked_json import read_json_object
 from .added_tokens import read_added
 from .blanks import parts_of
 from .bpe import read_bpe
-from .pretokenizer import name_of
+from .pretokenizer import name_of, warnings_of
 from .spm import read_spm
 from .spm_model import read_model_file
 from .vocabulary import Vocabulary, free_ids, index, lay_out
@@ -75,7 +75,7 @@ def _byte_level(
         raise ConvertError(
             f"a byte-level tokenizer whose decoder is {str(decoder)[:120]}", path=path
         )
-    warnings = _normalizer(value, path)
+    warnings = [*_normalizer(value, path), *warnings_of(pre)]
     odd = next((token.text for token in added.values() if token.is_odd), None)
     if odd is not None:
         warnings.append(

@@ -17,7 +17,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import edgellm
-from edgellm.converters.pretokenizer import NAMES
+from edgellm.converters.splitters import NAMES
 from edgellm.engines.base import EngineSettings
 from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.formats.safetensors import read_header

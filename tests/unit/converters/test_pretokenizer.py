@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from edgellm.converters.pretokenizer import NAMES, name_of
+from edgellm.converters.pretokenizer import name_of
+from edgellm.converters.splitters import NAMES
 from edgellm.errors import ConvertError
 
 PATH = Path("tokenizer.json")
