@@ -146,7 +146,8 @@ def _check_ids(keys: Keys, kind: str, n_tokens: int) -> tuple[str, ...]:
             isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n_tokens
         ):
             raise _corrupt(keys, f"{name}_token_id", f"{value} is no id of {n_tokens} tokens")
-        wanted = keys.metadata.get(f"{_PREFIX}add_{name}_token", name == "bos")
+        always = (name, kind) == ("bos", "gemma4")  # whatever the file says
+        wanted = always or keys.metadata.get(f"{_PREFIX}add_{name}_token", name == "bos")
         lost = not isinstance(token, int) or token >= n_tokens
         if lost and wanted and kind != "rwkv":  # that one adds neither
             raise _corrupt(keys, f"add_{name}_token", "is set, but no such token is named")

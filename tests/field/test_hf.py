@@ -53,7 +53,7 @@ CONVERTS = {
     "01_config_no_architectures": "",
     "12_tied_flag_true_no_head": "",
     "13_tied_flag_absent_no_head": "the embedding is the output too",
-    "24_no_eos_anywhere": "end",
+    "24_no_eos_anywhere": "no file says which token ends a text",
     "25_eos_only_in_generation_config": "",
     "27_folder with space & 한글": "",
 }

@@ -1,0 +1,87 @@
+"""How much memory may be taken: the least of machine, cgroups and the process's own limit."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from edgellm.hw.memory import available_bytes
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine have 64 GiB to give, page cache counted."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+
+
+def group(folder: Path, limit: str, used: str, cache: int = 0) -> None:
+    """Write the files of a v2 group."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
+
+
+def test_without_limits_the_machine_counts(machine: None, tmp_path: Path) -> None:
+    """No cgroup files, no limit: what psutil says."""
+    assert available_bytes(tmp_path, tmp_path / "none") == 64 * GIB
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cache", "room"),
+    [
+        (f"{4 * GIB}", f"{GIB}", 0, 3 * GIB),
+        (f"{4 * GIB}", f"{3 * GIB}", 2 * GIB, 3 * GIB),
+        (f"{4 * GIB}", f"{5 * GIB}", 0, 0),
+        ("max", f"{GIB}", 0, 64 * GIB),
+        ("", "", 0, 64 * GIB),
+    ],
+)
+def test_a_group_of_version_2(
+    machine: None, tmp_path: Path, limit: str, used: str, cache: int, room: int
+) -> None:
+    """Limit minus use, page cache given back; `max` and nonsense limit nothing."""
+    group(tmp_path, limit, used, cache)
+    assert available_bytes(tmp_path, tmp_path / "none") == room
+
+
+def test_every_group_above_counts(machine: None, tmp_path: Path) -> None:
+    """A slice's limit binds the service below it."""
+    own = tmp_path / "own"
+    own.write_text("0::/system.slice/llm.service\n")
+    group(tmp_path / "system.slice", str(3 * GIB), str(GIB))
+    group(tmp_path / "system.slice" / "llm.service", str(8 * GIB), str(GIB))
+    assert available_bytes(tmp_path, own) == 2 * GIB
+
+
+def test_a_group_of_version_1(machine: None, tmp_path: Path) -> None:
+    """The older files, whose number for no limit is near 2^63."""
+    folder = tmp_path / "memory" / "job"
+    folder.mkdir(parents=True)
+    own = tmp_path / "own"
+    own.write_text("9:cpuset:/x\n4:memory:/job\n")
+    (folder / "memory.limit_in_bytes").write_text(f"{2 * GIB}\n")
+    (folder / "memory.usage_in_bytes").write_text(f"{GIB}\n")
+    assert available_bytes(tmp_path, own) == GIB
+    (folder / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert available_bytes(tmp_path, own) == 64 * GIB
+
+
+def test_the_limit_of_the_process_counts(tmp_path: Path) -> None:
+    """Under `ulimit -v` what is left of it, in a real process."""
+    code = "from edgellm.hw.memory import available_bytes; print(available_bytes())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (GIB, GIB)),
+    )
+    assert 0 < int(done.stdout) < GIB
