@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from edgellm.core import Message
 from edgellm.errors import TemplateError
-from edgellm.prompt.template import MAX_SOURCE_CHARS, ChatTemplate, RawTemplate, make_prompter
+from edgellm.prompt.template import (
+    MAX_SOURCE_CHARS,
+    ChatTemplate,
+    RawTemplate,
+    make_prompter,
+    opens_answers,
+)
 
 NOW = dt.datetime(2026, 5, 17, 9, 30, 12)  # noqa: DTZ001
 CONVERSATION = [
@@ -218,6 +224,55 @@ def test_without_a_template_the_text_is_raw(source):
     )
     turns = [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
     assert "ab\n\nc" == prompter.render(turns)  # the answer stands where it was written
+
+
+ROLES = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+INST = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "opens"),
+    [
+        (ROLES, False),
+        (ROLES + "{% if add_generation_prompt %}<assistant>{% endif %}", True),
+        ("{% for m in messages %}{{ m.content }} {% endfor %}", True),
+        (INST, True),
+        ("{{ messages[0].content }}", True),
+        ("{{ raise_exception('no') }}", True),
+        ("", True),
+    ],
+)
+def test_a_template_that_leaves_the_opening_to_the_model_is_told_apart(source, opens):
+    """From those where answers stand right behind questions, and those that cannot be asked."""
+    assert opens == opens_answers(make_prompter(source))
+
+
+NAMED = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+
+
+@pytest.mark.parametrize("value", [NAMED, {"chat_template": NAMED}, {"chat_template": "D"}, "D"])
+def test_of_named_templates_the_default_is_taken(value):
+    """As tokenizer_config.json and chat_template.json hold them."""
+    source = json.dumps(value) if value != "D" else value
+    assert "D" == make_prompter(source).render(CONVERSATION)
+
+
+@pytest.mark.parametrize(
+    "source", ["[1, 2]", '{"a": 1}', '["a"]', "[INST] x", "{ [", "[" * 20_000, "[{}]"]
+)
+def test_what_only_looks_like_a_list_of_templates_is_one(source):
+    """It is written as it is."""
+    assert source == make_prompter(source).render(CONVERSATION)
+
+
+@pytest.mark.parametrize("rows", [NAMED[:1], [{"name": "default", "template": 1}]])
+def test_named_templates_without_a_default_are_refused(rows):
+    """By their names."""
+    with pytest.raises(TemplateError, match=f"templates {rows[0]['name']} none is named default"):
+        make_prompter(json.dumps(rows))
 
 
 def test_a_template_is_no_fallback():
