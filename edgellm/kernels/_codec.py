@@ -143,6 +143,7 @@ def unpack_tokens(
 def _pack(x: NDArray[np.uint16], axis: Axis, bits: int, group: int) -> Packed:
     check_matrix("x", x)
     shapes = packed_shapes(*x.shape, axis=axis, bits=bits, group=group)
+    group = min(group, max(*x.shape, 1))
     native = _choice.native()
     if native is None:
         return Packed(*_codec_numpy.pack(x, _GROUPED[axis], bits, group))
@@ -175,6 +176,7 @@ def _unpack(
         out = np.empty((codes.shape[0], n_channels), np.uint16)
     else:
         _check_out(out, (codes.shape[0], n_channels), packed)
+    group = min(group, max(*out.shape, 1))
     native = _choice.native()
     unpack = _codec_numpy.unpack if native is None else native.unpack
     unpack(codes, scale, minimum, _GROUPED[axis], bits, group, out)

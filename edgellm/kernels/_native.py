@@ -115,7 +115,7 @@ class NativeKernels:
         scale: NDArray[np.uint16],
         minimum: NDArray[np.uint16] | None,
     ) -> None:
-        """Fill new arrays of the shapes that `packed_shapes` gave; groups lie along `axis`."""
+        """Fill new arrays of the shapes that `packed_shapes` gave; groups of at most the longer side."""
         if x.size == 0:
             return
         if not x.flags.aligned or not rows_follow(x):
@@ -129,7 +129,7 @@ class NativeKernels:
             _row_stride(x),
             *x.shape,
             bits,
-            min(group, max(x.shape)),
+            group,
             codes.ctypes.data,
             scale.ctypes.data,
             _address(minimum),
@@ -163,7 +163,7 @@ class NativeKernels:
             _address(minimum),
             *out.shape,
             bits,
-            min(group, max(out.shape)),
+            group,
             out.ctypes.data,
             *strides,
         )
@@ -177,7 +177,8 @@ class NativeKernels:
             self.cast(name, x, aligned)
             np.copyto(out, aligned)
             return
-        _call(self._casts[name], _dense(x).ctypes.data, x.size, out.ctypes.data)
+        x = _dense(x)  # the name keeps a copy alive: an address does not
+        _call(self._casts[name], x.ctypes.data, x.size, out.ctypes.data)
 
 
 def _call(function: Any, *arguments: Any) -> None:

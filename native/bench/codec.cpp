@@ -81,23 +81,28 @@ Made hostile(const std::string &row, const Case &c) {
   return m;
 }
 
+// Few, because emulated machines run them too: each remainder of blocks, groups and tiles once.
 std::vector<Case> cases() {
-  const size_t shapes[][2] = {{1, 1},    {1, 64},   {3, 128},  {65, 192}, {33, 80},
-                              {64, 256}, {7, 63},   {9, 208},  {130, 72}, {257, 64},
-                              {2, 1024}, {70, 320}, {300, 65}, {5, 0},    {0, 64}};
+  const size_t shapes[][2] = {{1, 1},  {1, 64},  {3, 128}, {33, 80},  {7, 63}, {9, 208},
+                              {65, 72}, {2, 1088}, {5, 0},  {257, 64}, {0, 64}, {70, 320}};
   std::vector<Case> all;
-  for (const auto &shape : shapes) {
+  for (const auto &[n_tokens, n_channels] : shapes) {
+    const bool small = n_tokens * n_channels < 4096;
     for (int bits : {8, 6, 5, 4}) {
-      for (size_t group : {1u, 32u, 48u, 64u, 96u, 128u, 1000000u}) {
-        for (const char *kind : {"ones", "ends", "bits"}) {
-          all.push_back({shape[0], shape[1], group, bits, true, kind});
-          all.push_back({shape[0], shape[1], group, bits, false, kind});
+      for (const char *kind : {"ones", "ends", "bits"}) {
+        if (!small && std::strcmp(kind, "ends") == 0) continue;
+        for (size_t group : {1u, 32u, 48u, 64u, 96u, 128u, 1000000u}) {
+          if (!small && group % 64 != 0) continue;
+          if (small || group == 64) {
+            all.push_back({n_tokens, n_channels, group, bits, true, kind});
+          }
+          all.push_back({n_tokens, n_channels, group, bits, false, kind});
         }
       }
     }
   }
-  // One token of more groups than a row widens at once.
-  all.push_back({2, 40000, 32, 4, false, "ones"});
+  // A token of more groups than a row widens at once.
+  all.push_back({1, 33000, 32, 4, false, "ones"});
   all.push_back({2, 2048, 1, 8, false, "ones"});
   return all;
 }
@@ -131,10 +136,10 @@ int check_codec() {
 int check_casts() {
   std::vector<uint16_t> halves(65536 + 5);
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = (uint16_t)i;
-  // Every half's neighbourhood: just below, at and above each of the points where rounding turns.
+  // All that 16 bits begin, and around the points where rounding turns.
   std::vector<float> floats;
   for (uint32_t high = 0; high < 65536; ++high) {
-    for (uint32_t low : {0u, 1u, 0x0FFFu, 0x1000u, 0x1001u, 0x7FFFu, 0x8000u, 0x8001u, 0xF000u}) {
+    for (uint32_t low : {0u, 1u, 0x0FFFu, 0x1000u, 0x1001u, 0x7FFFu, 0x8000u, 0x8001u}) {
       const uint32_t bits = high << 16 | low;
       float f;
       std::memcpy(&f, &bits, sizeof f);
