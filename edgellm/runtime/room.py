@@ -34,9 +34,9 @@ class Room:
     def n_ctx(self) -> int:
         """Return how many tokens prompt and answer may have together.
 
-        An engine may round a fixed size up; the user's number stands.
+        An engine may round a size up; the user's number stands, or the model's own limit.
         """
-        return self._fixed or self._engine.n_ctx
+        return self._fixed or min(self._engine.n_ctx, self._engine.model.n_ctx_train)
 
     def open(self) -> None:
         """Make the context that the first request needs at least, so that it need not wait for it.

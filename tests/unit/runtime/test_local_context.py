@@ -100,6 +100,18 @@ def test_a_fixed_size_is_the_users_number(start, ask, count, engine_types) -> No
     assert ("length", n_ctx) == (done.finish_reason, engine.position)
 
 
+def test_an_engine_that_rounds_up_stays_within_the_training(start, ask, engine_types) -> None:
+    """Without a number of the user's the model's own context is the limit."""
+
+    class Rounding(engine_types["recording"]):
+        def reserve(self, n_ctx: int) -> None:
+            super().reserve(-(-n_ctx // 256) * 256)
+
+    session, engine = start("word " * 100, engine_type=Rounding, n_ctx_train=300)
+    done = session.generate(ask("Why?", system=None))
+    assert ("length", 512, 300) == (done.finish_reason, engine.n_ctx, engine.position)
+
+
 @pytest.mark.parametrize("memory", ["dense", "window"])
 @pytest.mark.parametrize("restore_moves", [False, True])
 def test_growing_keeps_the_live_memory(start, ask, memory: str, restore_moves: bool) -> None:
