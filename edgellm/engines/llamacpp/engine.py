@@ -11,6 +11,7 @@ import ctypes
 import dataclasses
 import functools
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -186,7 +187,12 @@ class LlamaCppEngine:
         """
         if os.getpid() != self.library.pid:
             raise EngineFailed("the model was loaded before a fork", hint="load it in the child")
-        running = self.library.compute.submit(context.decode, chunk, start, every=every)
+        try:
+            running = self.library.compute.submit(context.decode, chunk, start, every=every)
+        except RuntimeError:  # the interpreter ends: it waits for this thread, but for no daemon
+            if threading.current_thread().daemon:
+                raise SystemExit from None
+            return context.decode(chunk, start, every=every)
         try:
             return running.result()
         except BaseException:  # a handler raised: the C code must be out before it is unwound
