@@ -35,10 +35,6 @@ class KVSize:
         """Return the bytes of a context of `n_ctx` tokens."""
         return -(-n_ctx // CELLS) * CELLS * self.token_bytes(kv_type)
 
-    def most_tokens(self, n_bytes: int, kv_type: TensorType) -> int:
-        """Return the longest context that `n_bytes` hold."""
-        return n_bytes // max(1, self.token_bytes(kv_type)) // CELLS * CELLS
-
 
 def kv_size(header: GgufHeader, model: ModelInfo) -> KVSize | None:
     """Return what a token takes, None for memory that does not grow by equal steps.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -61,7 +62,10 @@ def run_edgellm(tmp_path: Path) -> Run:
     """
 
     def run(
-        *args: object, stdin: bytes = b"", env: dict[str, str] | None = None
+        *args: object,
+        stdin: bytes = b"",
+        env: dict[str, str] | None = None,
+        memory_bytes: int = MEMORY_LIMIT_BYTES,
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "edgellm", *map(str, args)],
@@ -69,7 +73,7 @@ def run_edgellm(tmp_path: Path) -> Run:
             input=stdin,
             capture_output=True,
             timeout=TIME_LIMIT_S,
-            preexec_fn=_limit_memory,
+            preexec_fn=functools.partial(_limit_memory, memory_bytes),
             env={**os.environ, **(env or {})},
             check=False,
         )
@@ -84,5 +88,5 @@ def run_edgellm(tmp_path: Path) -> Run:
     return run
 
 
-def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+def _limit_memory(n_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))

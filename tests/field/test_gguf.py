@@ -130,3 +130,41 @@ def test_a_template_that_would_run_a_command(field_samples: Path, run_edgellm: R
     assert done.returncode == 2
     assert "template, line 1" in done.stderr
     assert not list(field_samples.rglob(MARKER))
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "says"),
+    [
+        (1_000_000, "keys and values take 64.0 MB, a buffer to compute in takes 1.0 GB"),
+        (60_000_000, "keys and values take 3.8 GB"),
+    ],
+)
+def test_a_context_beyond_the_memory(
+    n_ctx: int, says: str, field_samples: Path, run_edgellm: Run, tmp_path: Path
+):
+    """F-MM-06: exit 4 with the context asked, the bytes needed and there, and one that does fit."""
+    file = field_samples / _file("45_ctx_2p31")
+    limited = ("run", file, "-p", "hi", "-n", "1", "--snapshot", "off")
+    done = run_edgellm(*limited, "--ctx", n_ctx, memory_bytes=1_000_000_000)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 4, said
+    assert f"a context of {n_ctx} tokens does not fit: {says}" in said
+    assert "of memory are free" in said
+    fits = re.search(r"the largest that fits is about --ctx (\d+)", said)
+    assert fits, said
+    again = run_edgellm(*limited, "--ctx", fits[1], memory_bytes=1_000_000_000)
+    assert again.returncode == 0, again.stderr
+
+
+def test_links_to_a_model(field_samples: Path, run_edgellm: Run, tmp_path: Path):
+    """F-LD-10: a link is the model, its size that of the target; a dangling one is named as such."""
+    link = tmp_path / "link.gguf"
+    link.symlink_to(field_samples / _file("00_ok_control"))
+    shown = json.loads(run_edgellm("info", link, "--json").stdout)
+    assert shown["file_bytes"] == 59424
+    link.unlink()
+    link.symlink_to("nowhere.gguf")
+    for command in (("info", link), ("run", link, "-p", "hi")):
+        done = run_edgellm(*command)
+        assert done.returncode == 3
+        assert "a link to 'nowhere.gguf', which is not there" in " ".join(done.stderr.split())

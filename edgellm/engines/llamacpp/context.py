@@ -143,6 +143,8 @@ def _batch_arrays(batch: Any, n: int) -> tuple[NDArray[Any], NDArray[Any], NDArr
 def _open_error(engine: LlamaCppEngine, n_ctx: int) -> DoesNotFit | EngineFailed:
     reason = engine.library.log.errors()
     if facts.is_memory_error(reason):
-        have, kv_type = available_bytes(), engine.settings.kv_type
-        return facts.context_too_big(engine.model, engine.kv_size, n_ctx, kv_type, have, reason)
+        have = available_bytes()
+        return facts.context_too_big(
+            engine.model, engine.kv_size, n_ctx, engine.settings, have, reason
+        )
     return EngineFailed(f"llama.cpp cannot open a context: {reason}", path=engine.model.path)

@@ -129,9 +129,7 @@ class LlamaCppEngine:
         n_ctx = max(n_ctx, _MIN_CTX)
         if n_ctx <= self.n_ctx:
             return
-        facts.check_context(
-            self.model, self.kv_size, n_ctx, self.settings.kv_type, self._n_gpu_layers
-        )
+        facts.check_context(self.model, self.kv_size, n_ctx, self.settings, self._n_gpu_layers)
         if self._context:
             self._context.close()
             self._context = None

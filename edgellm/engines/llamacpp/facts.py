@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 KV_TYPES: Final = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 MAX_THREADS: Final = 512  # GGML_MAX_N_THREADS, ggml.h
 MAX_CTX_FACTOR: Final = 64
-_KV_SHARE: Final = 0.8  # of the free memory, the rest is for buffers
+_SHARE: Final = 0.8  # of the free memory
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
 _PARSED: Final = ("dense", "window", "mla")
 _MAX_VALUE_CHARS: Final = 500
@@ -38,6 +38,8 @@ _MEMORY_PHRASES: Final = (
     "bad_alloc",
     "cannot allocate memory",
 )
+_MASK_BYTES: Final = 2  # the attention mask is f16, one row a token of the batch
+_BUFFER: Final = re.compile(r"buffer of size (\d+)")
 _MAPPING: Final = "mmap failed"
 _NEWER_PHRASES: Final = ("wrong number of tensors", "unknown pre-tokenizer", "unknown tokenizer")
 
@@ -64,7 +66,7 @@ def check_settings(settings: EngineSettings) -> int:
 
 
 def check_context(
-    model: ModelInfo, kv: KVSize | None, n_ctx: int, kv_type: str, n_gpu_layers: int
+    model: ModelInfo, kv: KVSize | None, n_ctx: int, settings: EngineSettings, n_gpu_layers: int
 ) -> None:
     """Refuse a context that cannot fit, before the memory for it is asked for.
 
@@ -72,7 +74,7 @@ def check_context(
         model: for its name and the context it was trained for.
         kv: what a token takes; None leaves it to the engine.
         n_ctx: tokens asked for.
-        kv_type: ggml's name of the type of keys and values.
+        settings: the type of keys and values, the batch.
         n_gpu_layers: layers whose keys and values lie in another memory.
 
     Raises:
@@ -87,12 +89,17 @@ def check_context(
     if kv is None or n_gpu_layers:
         return  # windows hold less, GPUs have their own memory: the engine will tell
     have = available_bytes()
-    if kv.context_bytes(n_ctx, TYPES_BY_NAME[kv_type]) > have:
-        raise context_too_big(model, kv, n_ctx, kv_type, have)
+    if kv.context_bytes(n_ctx, TYPES_BY_NAME[settings.kv_type]) > have:
+        raise context_too_big(model, kv, n_ctx, settings, have)
 
 
 def context_too_big(
-    model: ModelInfo, kv: KVSize | None, n_ctx: int, kv_type: str, have: int, reason: str = ""
+    model: ModelInfo,
+    kv: KVSize | None,
+    n_ctx: int,
+    settings: EngineSettings,
+    have: int,
+    reason: str = "",
 ) -> DoesNotFit:
     """Return the error for a context that cannot be had: asked, needed, there, the largest, the flag.
 
@@ -100,29 +107,31 @@ def context_too_big(
         model: whose context it is.
         kv: what a token takes, None when unknown.
         n_ctx: tokens asked for.
-        kv_type: ggml's name of the type of keys and values.
+        settings: the type of keys and values, the batch.
         have: bytes there are.
         reason: the engine's own words, when it was tried.
     """
-    row = TYPES_BY_NAME[kv_type]
-    need = None if kv is None else kv.context_bytes(n_ctx, row)
+    need = 0 if kv is None else kv.context_bytes(n_ctx, TYPES_BY_NAME[settings.kv_type])
+    with_mask = need + n_ctx * settings.n_batch * _MASK_BYTES
+    buffer = max((int(size) for size in _BUFFER.findall(reason)), default=0)
+    parts = [f"keys and values take {format_bytes(need)}"] if need else []
+    if buffer > need:  # else it is the keys' and values' own
+        parts.append(f"a buffer to compute in takes {format_bytes(buffer)}")
+        need += buffer
     message = f"a context of {n_ctx} tokens does not fit"
-    if need is not None:
-        message += f": keys and values take {format_bytes(need)}"
+    message += f": {', '.join(parts)}" if parts else ""
     message += f", {format_bytes(have)} of memory are free"
-    # Buffers to compute in come on top; when the engine failed, they are what did not fit.
-    most = 0 if kv is None else kv.most_tokens(int(have * _KV_SHARE), row)
-    most = min(most, n_ctx // 2 if reason else n_ctx)
-    hint = (
-        f"the largest that fits is about --ctx {most}" if most >= CELLS else "use a smaller --ctx"
-    )
-    if kv_type in ELEMENT_BYTES:
+    # All of it grows with the context; some room is left for what is not counted here.
+    share = min(1.0, _SHARE * have / with_mask) if kv else 0.0
+    most = int(n_ctx * share) // CELLS * CELLS
+    hint = f"the largest that fits is about --ctx {most}" if most else "use a smaller --ctx"
+    if settings.kv_type in ELEMENT_BYTES:
         hint += "; --kv-type q8_0 halves it"
     return DoesNotFit(
         f"{message} ({reason})" if reason else message,
         path=model.path,
         hint=hint,
-        need_bytes=need,
+        need_bytes=need or None,
         have_bytes=have,
     )
 

@@ -88,3 +88,45 @@ def test_file_that_passes_the_header_but_not_the_engine(tiny_models, tmp_path):
     broken.write_bytes(data.replace(b"blk.1.attn_q.weight", b"blk.1.attn_z.weight"))
     with pytest.raises(ModelCorrupt, match="attn_q"):
         LlamaCppEngine(broken, EngineSettings())
+
+
+def test_a_file_system_without_mmap_is_read(tiny_models, monkeypatch):
+    """One more try without mapping, and a note on the memory that takes."""
+    lib, ring = library.load().lib, library.load().log
+    real, modes = lib.llama_model_load_from_file, []
+
+    def load(path, params):
+        modes.append(params.load_mode)
+        if len(modes) == 1:
+            ring.feed(4, "llama_model_load: error loading model: mmap failed: No such device\n")
+            return None
+        return real(path, params)
+
+    monkeypatch.setattr(lib, "llama_model_load_from_file", load)
+    engine = LlamaCppEngine(tiny_models / "tiny-llama.gguf", EngineSettings(n_threads=1))
+    assert modes == [-1, 0]
+    assert any("cannot map the model" in warning for warning in engine.model.warnings)
+    engine.reserve(256)
+    assert engine.decode([1, 2, 3]).shape == (1, 512)
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "says"),
+    [
+        (
+            "done_getting_tensors: wrong number of tensors; expected 9, got 8",
+            "ModelUnsupported",
+            "9",
+        ),
+        ("unknown model architecture: 'quokka'", "ModelUnsupported", "newer llama-cpp-python"),
+        ("tensor 'a' has wrong shape", "ModelCorrupt", "wrong shape"),
+        ("mmap failed: Cannot allocate memory", "DoesNotFit", "weights do not fit"),
+    ],
+)
+def test_the_library_s_own_refusals(open_tiny, reason, kind, says):
+    """Each keeps the library's words and has the exit code that belongs to it."""
+    error = facts.load_error(open_tiny("llama").model, "0.3.36", reason)
+    assert type(error).__name__ == kind
+    assert says in str(error)
+    assert error.hint
