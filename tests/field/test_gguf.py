@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from edgellm.errors import ModelError
+from edgellm.runtime.conversion import ConvertOptions, plan
+
 HERE = Path(__file__).resolve().parent
 MANIFEST = json.loads((HERE / "MANIFEST.json").read_text("utf-8"))
 SAMPLES = [row["file"] for row in MANIFEST if row["file"].startswith("gguf/")]
@@ -102,6 +105,16 @@ def test_refused_by_info_and_run(sample: str, field_samples: Path, run_edgellm: 
         assert file.name in said
         assert re.search(REFUSED[sample], said), said
         assert re.search("hint: .", said), said
+
+
+@pytest.mark.parametrize("sample", sorted(REFUSED))
+def test_refused_as_a_source(sample: str, field_samples: Path, tmp_path: Path):
+    """A conversion of the file plans nothing: it asks the same door, with the same words."""
+    with pytest.raises(ModelError) as caught:
+        plan(ConvertOptions(field_samples / _file(sample), tmp_path / "m.gguf", "q8_0"))
+    assert caught.value.exit_code == 2
+    assert re.search(REFUSED[sample], str(caught.value))
+    assert not list(tmp_path.glob("*.gguf*"))
 
 
 @pytest.mark.parametrize("sample", sorted(RUNS))
