@@ -33,9 +33,9 @@ def test_no_input_gets_past_a_readers_errors(reader: str):
         try:
             target.read(data)
         except Exception:
-            print(f"{reader}: input {n_read} is {data[:2000]!r}")
+            print(f"{reader}: input {n_read} is {data[:500]!r}")
             raise
-        assert time.process_time() - before_s < MAX_WORK_S, data[:2000]
+        assert time.process_time() - before_s < MAX_WORK_S, data[:500]
     assert n_read >= len(target.seeds()), "the seeds alone take too long"
 
 
