@@ -87,7 +87,8 @@ def load(
         kv_type: type of keys and values, such as `f16` or `q8_0`.
         flash_attention: `auto`, `on` or `off`.
         chat_template: Jinja source that replaces the model's own.
-        snapshot: `exact` keeps the state of the system prompt on disk, `off` does not.
+        snapshot: how the state of the system prompt is kept on disk: `exact`, rounded in fewer bytes
+            (`q8`, `q6`, `q5`, `q4`), or `off`, not at all.
         mode: which routes a request may take; `private` and `offline` stay on this machine.
         isolation: where the engine runs; `none` is this process.
 

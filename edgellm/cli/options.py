@@ -132,8 +132,8 @@ class AnswerOptions:
         Tier,
         Option(
             "--snapshot",
-            help="Keep the state after the system prompt on disk; q8 to q4 take 1/2 to 1/3 of the "
-            "space and round it.",
+            help="Keep the state after the system prompt on disk: exact to the bit, or rounded (q8 to "
+            "q4) in 1/2 to 1/3 of the bytes.",
         ),
     ] = Tier.EXACT
     mode: Annotated[

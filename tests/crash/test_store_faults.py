@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgellm.store import read
+from edgellm.core import Tier
+from edgellm.store import codec, read
+from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
+from edgellm.store.state import PackedState
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,17 +37,19 @@ class FailAt:
             raise OSError(self.code, os.strerror(self.code), path)
 
 
+@pytest.mark.parametrize("tier", [Tier.EXACT, Tier.Q4])
 @pytest.mark.parametrize("stays", [False, True])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
 def test_a_save_that_fails_anywhere_is_skipped(
-    tmp_path: Path, snapshot_files: Any, code: int, stays: bool
+    tmp_path: Path, snapshot_files: Any, code: int, stays: bool, tier: Tier
 ):
     """No step's failure raises, leaves a temporary, or leaves a file that is not right."""
     failed: list[str] = []
     for n in itertools.count(1):
         root = tmp_path / str(n)
         fault = FailAt(n, code, stays=stays)
-        state = snapshot_files.state()
+        state = snapshot_files.state() if tier is Tier.EXACT else snapshot_files.packed(tier)
+        expected = unpack_state(state) if isinstance(state, PackedState) else state
         outcome = SnapshotStore(root, fault=fault).save(snapshot_files.FINGERPRINT, TOKENS, state)
         if not fault.failed:
             assert isinstance(outcome, Saved)
@@ -54,10 +59,10 @@ def test_a_save_that_fails_anywhere_is_skipped(
         assert outcome.reason.startswith(("cannot write: ", "the disk is full"))
         store = SnapshotStore(root)
         assert store.check() == []
-        found = store.lookup(snapshot_files.FINGERPRINT, TOKENS)
+        found = store.lookup(snapshot_files.FINGERPRINT, TOKENS, tier)
         assert isinstance(found, Hit) == (failed[-1] == "fsync_dir")
         if isinstance(found, Hit):
-            assert snapshot_files.same(state, found.state)
+            assert snapshot_files.same(expected, found.state)
         else:
             assert isinstance(store.save(snapshot_files.FINGERPRINT, TOKENS, state), Saved)
     assert set(failed) == {"mkdir", "create", "write", "fsync", "rename", "fsync_dir"}
@@ -92,3 +97,21 @@ def test_a_read_that_fails_anywhere_is_a_miss(
             n_misses += 1
         assert n_misses == 4  # preamble, header, data, footer
     assert saved.path.exists()
+
+
+def test_no_memory_to_unpack_is_a_miss(
+    tmp_path: Path, snapshot_files: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A packed file that was read but cannot be unpacked is left for a better day."""
+    store = SnapshotStore(tmp_path)
+    saved = store.save(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.packed(Tier.Q4))
+    assert isinstance(saved, Saved)
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(codec, "unpack_channels", full)
+        found = store.lookup(snapshot_files.FINGERPRINT, TOKENS, Tier.Q4)
+    assert found == Miss("not enough memory to read it")
+    assert isinstance(store.lookup(snapshot_files.FINGERPRINT, TOKENS, Tier.Q4), Hit)

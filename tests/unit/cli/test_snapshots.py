@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from edgellm.cli.snapshots import full_keys
+from edgellm.core import Tier
 from edgellm.errors import UsageError
 from edgellm.store.snapshots import Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
@@ -38,6 +39,15 @@ def test_ls_shows_the_newest_first(cli: Any, store: SnapshotStore) -> None:
     assert heading == ["KEY", "TOKENS", "SIZE", "CREATED", "TIER", "MODEL"]
     assert [row[1] for row in rows] == ["3", "2", "1"]
     assert all(row[-2:] == ["exact", "tiny"] for row in rows)
+
+
+def test_ls_tells_the_tier(cli: Any, edgellm_home: Path, snapshot_files: Any) -> None:
+    """A rounded snapshot is listed as what it is, in the table and as JSON."""
+    store = SnapshotStore(edgellm_home / "snapshots")
+    packed = snapshot_files.packed(Tier.Q4)
+    assert isinstance(store.save(snapshot_files.FINGERPRINT, range(12), packed), Saved)
+    assert cli("snapshots", "ls").out.splitlines()[1].split()[-2] == "q4"
+    assert [line["tier"] for line in cli("snapshots", "ls", "--json").lines] == ["q4"]
 
 
 def test_ls_of_nothing(cli: Any) -> None:
