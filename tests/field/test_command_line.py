@@ -121,6 +121,16 @@ def test_redirected_output_is_the_text_alone(control: Path, field_samples: Path)
         assert b"\r" not in done.stderr
 
 
+def test_redirected_progress_is_a_few_plain_lines(field_samples: Path, tmp_path: Path) -> None:
+    """F-CL-02: `convert 2>e.txt`: no return, no escape, and not a line for each step."""
+    source = field_samples / "hf" / "00_ok_control"
+    done = run("convert", source, "-o", tmp_path / "m.gguf", "--type", "f32")
+    assert 0 == done.returncode, done.stderr
+    assert 1 == done.stdout.count(b"\n")
+    assert not set(b"\r\x1b") & set(done.stdout + done.stderr)
+    assert done.stderr.count(b"converting") <= 10
+
+
 def test_a_terminal_gets_no_control_characters(control: Path) -> None:
     """F-CL-02: what is in the file of an answer but would steer a terminal, is marked there."""
     asked = ("run", control, "d", "-n", "200", "--ctx", "512", *GREEDY)

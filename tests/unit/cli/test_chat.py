@@ -267,3 +267,15 @@ def test_message_of_the_user_needs_an_answer_to_stay():
     talk = Conversation(system="S")
     talk.answered("one", "")
     assert talk.asking("two") == (Message("system", "S"), Message("user", "two"))
+
+
+def test_typed_bytes_are_utf8_in_any_locale() -> None:
+    """Where the locale is ASCII, Python gives bytes as surrogates; what is no UTF-8 is refused."""
+    from edgellm.cli.lines import typed_text
+    from edgellm.errors import UsageError
+
+    raw = "안녕 é".encode()
+    assert typed_text(raw.decode("ascii", "surrogateescape")) == "안녕 é"
+    assert typed_text("안녕 é") == "안녕 é"
+    with pytest.raises(UsageError, match="byte offset 1"):
+        typed_text(b"a\xffb".decode("ascii", "surrogateescape"))

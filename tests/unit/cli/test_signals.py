@@ -37,6 +37,17 @@ def test_sigterm_keeps_the_answer(fake_process: Process, fake_model: Model, comm
     assert out.endswith(b"\n")
 
 
+def test_sigterm_while_a_chat_waits(fake_process: Process, fake_model: Model) -> None:
+    """Nobody types: it ends at once."""
+    process = fake_process("chat", fake_model())
+    process.stdin.write(b"hi\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    assert 143 == process.wait(DEADLINE_S)
+    assert b"" == process.stderr.read()
+
+
 def test_sigterm_as_json_ends_with_done(fake_process: Process, fake_model: Model) -> None:
     """The last line is whole and says `cancelled`."""
     process = fake_process("run", fake_model(endless=True, delay_s=0.01), "hi", "--json")
