@@ -35,7 +35,7 @@ class Tier(str, enum.Enum):
     """How a prefix snapshot is kept, the most exact way first.
 
     `exact` promises the same bits as a prefill. The others round keys and values to so many bits;
-    with them, too, every run gives the same answer, for the first one rounds as well.
+    there, too, a run that finds a snapshot and the run that made it give the same answer.
     """
 
     OFF = "off"

@@ -52,7 +52,8 @@ def unpack_state(packed: PackedState) -> KVState:
     Takes one piece of memory for all sections that were packed; the exact ones are not copied.
 
     Raises:
-        SnapshotCorrupt: a code could mean a number that is not finite, or padding is not zero.
+        SnapshotCorrupt: a row or a code could mean a number that is not finite, or padding is not
+            zero.
     """
     sizes = [s.shape for p in packed.parts for s in p.sections if isinstance(s, PackedSection)]
     free = np.empty(sum(n_rows * width for n_rows, width in sizes), np.uint16)
@@ -87,7 +88,7 @@ def _pack(section: Section, first: int, tier: Tier) -> PackedSection | None:
     if section.type != PACKED_TYPE or run is None:
         return None
     rows = section.rows
-    if ((rows & _EXPONENT) == _EXPONENT).any():
+    if not _is_finite(rows):
         return None
     n_exact = run.exact.shape[0]
     pack = pack_channels if section.role == "K" else pack_tokens
@@ -113,10 +114,16 @@ def _unpack(section: PackedSection, first: int, tier: Tier, out: NDArray[np.uint
     packed, how = run.packed(section.run), run.coding
     if not _all_finite(packed, how.bits):
         raise SnapshotCorrupt(f"{where}: a scale stands for numbers that are not finite")
-    n_exact = run.exact.shape[0]
-    out[:n_exact] = run.exact.halves(section.run)
+    exact, n_exact = run.exact.halves(section.run), run.exact.shape[0]
+    if not _is_finite(exact):
+        raise SnapshotCorrupt(f"{where}: a number in it is not finite")
+    out[:n_exact] = exact
     unpack = unpack_channels if section.role == "K" else unpack_tokens
     unpack(packed, section.shape[1], bits=how.bits, group=how.group, out=out[n_exact:])
+
+
+def _is_finite(rows: NDArray[np.uint16]) -> bool:
+    return not ((rows & _EXPONENT) == _EXPONENT).any()
 
 
 def _all_finite(packed: Packed, bits: int) -> bool:

@@ -197,6 +197,15 @@ def test_a_scale_that_could_mean_infinity_is_damage(piece: str, bits: int):
         unpack_state(packed)
 
 
+def test_an_exact_row_of_a_packed_section_is_finite():
+    """Nothing that packing would have refused comes out of it."""
+    packed = pack_state(make(numbers(1), numbers(2)), Tier.Q4)
+    section = packed.parts[0].sections[0]
+    run_of(Tier.Q4, "K", section.shape, 0).exact.halves(section.run)[3, 1] = 0xFC00
+    with pytest.raises(SnapshotCorrupt, match="layer 0 K: a number in it is not finite"):
+        unpack_state(packed)
+
+
 def test_padding_between_the_pieces_must_be_zero():
     """Not a byte of a run is without meaning."""
     key = numbers(1, width=33)  # rows of 66 bytes leave gaps
