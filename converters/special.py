@@ -50,6 +50,8 @@ _STOPS_BY_TEXT: Final = frozenset(
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     }
 )
+# Control tokens that llama.cpp turns into ordinary ones (`impl::load`, there).
+_READ_FROM_TEXT: Final = frozenset({"<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"})
 _DEFAULT_END: Final = {"gpt2": 11, "llama": 2}  # of a file without a number: `impl::load`, there
 _GGUF_ROLES: Final = {"bos": "bos", "unk": "unknown", "pad": "padding"}
 
@@ -90,21 +92,24 @@ def read_specials(folder: Path, config: Config, vocabulary: Vocabulary) -> Speci
     template = read_templates(folder, tokenizer)
     values |= _end_keys(ends, vocabulary, warnings, has_template=bool(template))
     values |= _added_around(vocabulary, tokenizer, values, warnings)
-    _taken_for_ends(vocabulary, warnings)
+    _known_by_text(vocabulary, warnings)
     if vocabulary.prefix == "first" and template:
         # Chats begin with a special token: no blank at all is right behind every one of them.
         values[f"{_PREFIX}add_space_prefix"] = False
     return Specials(values | template, tuple(ends), tuple(warnings))
 
 
-def _taken_for_ends(vocabulary: Vocabulary, warnings: list[str]) -> None:
-    """Say which ordinary tokens engines take for the end of an answer, as control tokens."""
+def _known_by_text(vocabulary: Vocabulary, warnings: list[str]) -> None:
+    """Say which tokens engines take for something else because of their text."""
     for i, kind in enumerate(vocabulary.kinds):
         ordinary = kind in (TokenKind.USER_DEFINED, TokenKind.NORMAL)
         if ordinary and vocabulary.texts[i] in _STOPS_BY_TEXT:
             vocabulary.kinds[i] = int(TokenKind.CONTROL)
             shown = repr(vocabulary.texts[i])
             warnings.append(f"engines end an answer at {shown} because of its text")
+        elif kind == TokenKind.CONTROL and vocabulary.texts[i] in _READ_FROM_TEXT:
+            shown = repr(vocabulary.texts[i])
+            warnings.append(f"engines read {shown} from plain text too, because of its text")
 
 
 def _never_from_text(vocabulary: Vocabulary, i: int) -> None:

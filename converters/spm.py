@@ -70,14 +70,15 @@ def read_spm(
     if blanks.escaped:
         found_first = [t for t, kind in zip(texts, kinds, strict=True) if kind == _FOUND_FIRST]
         scores, problem = scores_of(merges, texts, found_first, path)
-    by_rank = problem and not _by_rank_problem(blanks, merges)
-    if problem and not by_rank:
+    by_score, other_problem = not problem, _by_rank_problem(blanks, merges)
+    by_rank = not by_score and not other_problem
+    if not by_score and not by_rank:
         if blanks.escaped:
             raise ConvertError(
-                f"no engine joins pieces as this tokenizer does: {problem}", path=path
+                f"no engine joins pieces as this tokenizer does: {problem}, and {other_problem}",
+                path=path,
             )
         texts, kinds = as_bytes(texts, kinds, merges, path)
-    by_score = not problem
     return Vocabulary(
         model="llama" if by_score else "gpt2",
         texts=texts,

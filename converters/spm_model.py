@@ -87,8 +87,17 @@ def read_model_file(folder: Path, n_vocab: int) -> Vocabulary:
         prefix="each" if has_prefix else "never",
         post_processor=_begin(pieces[bos] if 0 <= bos < len(pieces) else None),
         ids=index(texts, path),
-        warnings=tuple(free_ids(kinds)),
+        warnings=(*free_ids(kinds), *_starts_anew(texts, kinds, has_prefix=has_prefix)),
     )
+
+
+def _starts_anew(texts: list[str], kinds: list[int], *, has_prefix: bool) -> list[str]:
+    token = next(
+        (t for t, k in zip(texts, kinds, strict=True) if k == TokenKind.USER_DEFINED), None
+    )
+    if token is None or not has_prefix:
+        return []
+    return [f"engines put a blank behind {token[:60]!r} and its like, the tokenizer does not"]
 
 
 def _begin(bos: str | None) -> object:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SHOWN_CHARS, _SHOWN_IDS = 160, 8
 _N_PIECES: Final = 4096  # tokens whose text is glued together
 _TEMPLATE: Final = "tokenizer.chat_template"
+_USER_DEFINED: Final = 4  # of tokenizer.ggml.token_type
 _BOS, _EOS = "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"
 _NOW: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 _ANSWER: Final = "Blue, mostly."
@@ -79,6 +80,7 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
             source,
             prefixed=bool(metadata.get("tokenizer.ggml.add_space_prefix", False)),
             control=vocab.spellings,
+            found_first=_found_first(metadata),
         )
         _say({"stage": "comparing tokens"})
         n_compared = compare_tokens(engine, reference, n_texts, seed)
@@ -88,6 +90,12 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
     _say({"stage": "decoding one token"})
     warnings += decode_one(gguf)
     return {"strings": n_compared, "conversations": n_talks, "warnings": warnings}
+
+
+def _found_first(metadata: Mapping[str, Any]) -> list[str]:
+    tokens, kinds = (metadata.get(f"tokenizer.ggml.{key}", ()) for key in ("tokens", "token_type"))
+    pairs = zip(tokens, kinds, strict=False)
+    return [text for text, kind in pairs if kind == _USER_DEFINED]
 
 
 def compare_tokens(engine: Vocabulary, reference: Reference, n_texts: int, seed: int) -> int:

@@ -37,20 +37,25 @@ class Reference(Protocol):
 
 
 def open_reference(
-    source: Path, *, prefixed: bool, control: Collection[str] = frozenset()
+    source: Path,
+    *,
+    prefixed: bool,
+    control: Collection[str] = frozenset(),
+    found_first: Collection[str] = (),
 ) -> Reference:
     """Return the tokenizer of a checkpoint folder, or of a GGUF file.
 
     Args:
         source: the folder or the file.
         prefixed: whether the engine puts a blank before a text.
+        found_first: texts that the engine takes for tokens before it cuts the others.
         control: texts that the engine reads as control tokens, and never from plain text.
     """
     if not source.is_dir():
         return GgufReference(source)
     if (source / "tokenizer.json").is_file():
         return HuggingFaceReference(source, prefixed=prefixed, control=control)
-    return SentencePieceReference(source)
+    return SentencePieceReference(source, found_first if prefixed else ())
 
 
 class HuggingFaceReference:
@@ -66,11 +71,12 @@ class HuggingFaceReference:
         self.added = {token.content: i for i, token in rows.items()}
         self._special = {token.content for token in rows.values() if token.special}
         self._odd = tuple(token.content for token in rows.values() if self._is_odd(token))
-        # Engines make ends of an answer of some texts, whatever the source calls them.
+        # Engines make control tokens of some texts, and ordinary ones of others, whatever the
+        # source calls them.
         promoted = set(control) - self._special
         self._promoted = {
             True: tuple(promoted - set(self.added)),
-            False: tuple(promoted),
+            False: (*promoted, *(self._special - set(control))),
         }
         scheme = _metaspace(self._tokenizer)
         # Without a blank anywhere the engine is right behind special tokens, where chats are.
@@ -135,11 +141,12 @@ def _composed(tokenizer: Any, text: str) -> str | None:
 class SentencePieceReference:
     """tokenizer.model, run by the `sentencepiece` library."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, starts_anew: Collection[str]) -> None:
         from sentencepiece import SentencePieceProcessor
 
         data = (folder / "tokenizer.model").read_bytes()
         self._processor = SentencePieceProcessor(model_proto=data)
+        self._starts_anew = tuple(starts_anew)  # the engine puts a blank behind them
         self.added: dict[str, int] = {}
         self.lead = ""
 
@@ -152,7 +159,11 @@ class SentencePieceReference:
 
     def comparable(self, text: str, *, special: bool) -> bool:
         """Leave out control tokens, and U+2581, which the library takes for a blank."""
-        return not special and _BLANKS[1] not in text
+        return (
+            not special
+            and _BLANKS[1] not in text
+            and not any(token in text for token in self._starts_anew)
+        )
 
 
 class GgufReference:
