@@ -61,7 +61,7 @@ def plan_requantization(path: Path, type_name: str) -> FilePlan:
     if not info.n_params:
         raise ModelCorrupt("there are no weights in it", path=path)
     shapes = {t.name: tuple(reversed(t.shape)) for t in header.tensors}
-    warnings: list[str] = []
+    warnings = list(info.warnings)
     choices = choose_types(shapes.items(), _facts(header, info.n_layers), preset)
     fallbacks = count_fallbacks(choices, warnings)
     tensors = _tensors(header, path, choices)

@@ -21,7 +21,7 @@ CHECKPOINT = Path(__file__).resolve().parents[2] / "data" / "checkpoints" / "lin
 @pytest.fixture
 def options(tmp_path: Path) -> ConvertOptions:
     """Options that work."""
-    return ConvertOptions(CHECKPOINT, tmp_path / "m.gguf", "q8_0")
+    return ConvertOptions(CHECKPOINT, tmp_path / "m.gguf", "q8_0", prove=False)
 
 
 @pytest.mark.parametrize("type_name", TYPES)
@@ -41,6 +41,42 @@ def test_the_plan_is_exact_and_the_result_is_the_file(
     ]
     assert planned.n_params == sum(row.shape[0] * (*row.shape, 1)[1] for row in planned.tensors)
     assert list(options.out.parent.glob("*.partial")) == []
+
+
+@pytest.mark.parametrize("type_name", ["f32", "q8_0", "q4_k_m"])
+def test_a_gguf_between_changes_no_byte_of_an_unquantised_model(
+    options: ConvertOptions, tmp_path: Path, type_name: str
+) -> None:
+    """Checkpoint -> bf16 -> type is the same file as checkpoint -> type, of generation 1."""
+    middle = convert(dataclasses.replace(options, out=tmp_path / "middle.gguf", type="bf16"))
+    direct = convert(dataclasses.replace(options, type=type_name))
+    source = ConvertOptions(middle.path, tmp_path / "second.gguf", type_name, prove=False)
+    planned = plan(source)
+    result = convert(source)
+    assert planned.out_bytes == result.n_bytes
+    assert (planned.architecture, planned.generation, result.generation) == ("llama", 1, 1)
+    assert result.sha256 == direct.sha256
+
+
+def test_a_quantised_gguf_is_of_the_second_generation(
+    options: ConvertOptions, tmp_path: Path
+) -> None:
+    """The file, the plan and the result say so, and the file can be told apart by anybody."""
+    first = convert(options)
+    again = ConvertOptions(first.path, tmp_path / "again.gguf", "q4_0")
+    assert plan(again).generation == 2
+    result = convert(again)
+    assert (first.generation, result.generation) == (1, 2)
+    assert read_header(result.path).metadata["edgellm.generation"] == 2
+    assert any("loss adds up" in warning for warning in result.warnings)
+
+
+def test_fallbacks_are_counted(options: ConvertOptions) -> None:
+    """Rows of 32 fill no block of 256: the mix becomes another one, and that is said."""
+    result = convert(dataclasses.replace(options, type="q4_k_m"))
+    assert [(f.wanted, f.stored) for f in result.fallbacks] == [("q4_k", "q5_0"), ("q6_k", "q8_0")]
+    assert sum("no multiple of 256" in warning for warning in result.warnings) == 2
+    assert result.fallbacks == plan(dataclasses.replace(options, type="q4_k_m")).fallbacks
 
 
 def test_same_input_same_file(options: ConvertOptions, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ TINY = Path(__file__).resolve().parents[2] / "data" / "checkpoints" / "linear-bf
 
 def refused(src: Path, out: Path, message: str, *, overwrite: bool = True) -> str:
     with pytest.raises(UsageError, match=message) as caught:
-        convert(ConvertOptions(src, out, "q8_0", overwrite=overwrite))
+        convert(ConvertOptions(src, out, "q8_0", overwrite=overwrite, prove=False))
     return str(caught.value)
 
 
@@ -60,6 +60,23 @@ def test_the_checkpoint_is_never_replaced(tmp_path: Path) -> None:
     for out in (weights, own / "config.json", second, link, own / ".." / "own" / weights.name):
         refused(own, out, "a file of the source")
     assert weights.read_bytes() == good
+
+
+def test_a_gguf_is_never_replaced_by_its_own_conversion(tmp_path: Path) -> None:
+    """SRC and OUT must be two files, whatever their names; the source is only read."""
+    src = tmp_path / "a.gguf"
+    convert(ConvertOptions(TINY, src, "bf16"))
+    good = src.read_bytes()
+    link, second = tmp_path / "link.gguf", tmp_path / "second.gguf"
+    link.symlink_to(src)
+    second.hardlink_to(src)
+    for out in (src, link, second):
+        refused(src, out, "a file of the source")
+    convert(ConvertOptions(src, tmp_path / "b.gguf", "q8_0"))
+    assert src.read_bytes() == good
+    assert sorted(p.name for p in tmp_path.glob("*.gguf*")) == [
+        *("a.gguf", "b.gguf", "link.gguf", "second.gguf")
+    ]
 
 
 def test_the_loser_of_a_race_leaves_the_winners_file(
