@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from edgellm.core import Message
     from edgellm.engines.base import Engine
+    from edgellm.prompt.provenance import PromptText
     from edgellm.runtime.live import Live, Prompt
 
 
@@ -80,9 +81,13 @@ class Prompting:
         """
         now = self._time_of(tuple(messages))
         vocab = self._vocab
-        boundary = stable_prefix(self._writer.write, messages, self._encode, vocab.special_ids, now)
-        self._note(volatile=boundary.volatile, n_prefix=boundary.n_prefix)
         written = self._writer.write(messages, now)
+
+        def write(conversation: Sequence[Message], at: datetime) -> PromptText:
+            return written if conversation is messages else self._writer.write(conversation, at)
+
+        boundary = stable_prefix(write, messages, self._encode, vocab.special_ids, now)
+        self._note(volatile=boundary.volatile, n_prefix=boundary.n_prefix)
         return make_prompt(
             written.text,
             boundary,
