@@ -78,9 +78,9 @@ class PromptWriter:
             return plain
         if broad.text == text:
             return PromptText(text, broad.controls, broad.controls != plain.controls)
-        # The template looks at what was exchanged, as for the end of a thought. It may see halves
-        # of spellings, but whole ones mean nothing to it either.
-        return self._marked(messages, self._spellings.occurrences, now) or plain
+        # The template looks at what was exchanged, as for the end of a thought. It may see what
+        # begins like a spelling, but what is one means nothing to it either.
+        return self._marked(messages, self._spellings.openings, now) or plain
 
     def _marked(
         self,

@@ -7,6 +7,7 @@ decide where a closer look is worth it.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Spellings:
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = frozenset(filter(None, texts))
         self.characters = frozenset(char for text in self._texts for char in text)
+        self._sorted = sorted(self._texts)
+        self._max_chars = max(map(len, self._texts), default=0)
         lengths: dict[str, set[int]] = {}
         seconds: dict[str, set[str]] = {}
         for text in self._texts:
@@ -58,6 +61,24 @@ class Spellings:
         Where the first two characters agree, or the first one is the last that is no space.
         """
         return [match.start() for match in self._start.finditer(text)]
+
+    def openings(self, text: str) -> list[int]:
+        """Return every position at which one begins, or is begun by the end of the text.
+
+        Spaces at the end do not count, as templates trim them.
+        """
+        stripped = text.rstrip()
+        found = self.occurrences(text)
+        near = len(stripped) - self._max_chars
+        for at in self.beginnings(text):
+            if at > near and self._begins(stripped[at:]):
+                found.append(at)
+        return sorted(set(found))
+
+    def _begins(self, text: str) -> bool:
+        """Return whether a spelling goes on behind this text."""
+        place = bisect_right(self._sorted, text)
+        return place < len(self._sorted) and self._sorted[place].startswith(text)
 
     def _occurrences(self, text: str) -> Iterator[Span]:
         n_chars = len(text)

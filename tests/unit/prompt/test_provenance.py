@@ -76,11 +76,19 @@ def test_a_template_that_looks_at_a_whole_spelling_does_not_see_it() -> None:
     assert (["</s>"], True) == (controls_of(prompt), prompt.mixed)
 
 
+def test_halves_make_no_whole_in_a_template_that_looks_at_others() -> None:
+    """The halves at the end of a message are exchanged even so."""
+    source = EACH + "{{ (m.content | trim).split('</think>')[-1] }}{% endfor %}"
+    spelled = ("</s>", "<|im_end|>")
+    prompt = write(source, "hm</think>a <|im_ \n", "end|> b", spelled=spelled)
+    assert PromptText("a <|im_end|> b", (), mixed=True) == prompt
+
+
 def test_a_template_that_misses_half_a_spelling_is_asked_as_it_is() -> None:
     """It fails on what was exchanged, not on what was said."""
     source = EACH + "{% if '</t' not in m.content %}{{ raise_exception('no') }}{% endif %}"
     source += "{{ m.content }}{% endfor %}"
-    assert PromptText("a</t", ()) == write(source, "a</t")
+    assert PromptText("a</t.", ()) == write(source, "a</t.")
     with pytest.raises(TemplateError, match="no"):
         write(source, "a")
 

@@ -62,6 +62,19 @@ def test_half_a_spelling_before_spaces_is_a_beginning() -> None:
     assert [[2], [], [2]] == [spellings.beginnings(t) for t in ("1 <  \n", "1 < 2", "1 <s")]
 
 
+@given(texts_with_spellings, st.sampled_from(["", " ", "\n "]))
+def test_openings_are_occurrences_and_halves_at_the_end(text: str, space: str) -> None:
+    """Behind which nothing or only space stands."""
+    stripped = (text + space).rstrip()
+    whole = {start for start, _ in naive(ODD, text + space)}
+    halves = {
+        at
+        for at in range(len(stripped))
+        if any(t.startswith(stripped[at:]) and t != stripped[at:] for t in ODD)
+    }
+    assert sorted(whole | halves) == Spellings(ODD).openings(text + space)
+
+
 @pytest.mark.parametrize("texts", [(), ("",)])
 def test_a_vocabulary_without_control_tokens_finds_nothing(texts) -> None:
     """Not even in an empty text."""
