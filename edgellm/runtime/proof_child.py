@@ -130,9 +130,10 @@ def _cases(
     added, lead = list(reference.added), reference.lead
     yield lead, True, True
     for i, text in enumerate(texts(n_texts, _pieces(engine), seed)):
-        yield lead + text, True, i % 8 == 0
-        if i % 4 == 0:
-            yield text, False, False
+        around = i % 8 == 0
+        yield lead + text, True, around
+        if i % 4 == 0 or not reference.reads_control:
+            yield text, False, around and not reference.reads_control
     for text in around_added(added, seed) if added else ():
         yield lead + text, True, False
         yield text, False, False

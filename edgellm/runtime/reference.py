@@ -24,10 +24,12 @@ class Reference(Protocol):
     Attributes:
         added: the text of each added token to its id.
         lead: what every compared text must begin with, or "".
+        reads_control: whether it reads control tokens in a text at all.
     """
 
     added: dict[str, int]
     lead: str
+    reads_control: bool
 
     def encode(self, text: str, *, special: bool, around: bool) -> list[int]:
         """Return ids; `special` reads control tokens, `around` adds what begins and ends a text."""
@@ -60,6 +62,8 @@ def open_reference(
 
 class HuggingFaceReference:
     """tokenizer.json, run by the `tokenizers` library."""
+
+    reads_control = True
 
     def __init__(self, folder: Path, *, prefixed: bool, control: Collection[str]) -> None:
         from tokenizers import Tokenizer
@@ -141,6 +145,8 @@ def _composed(tokenizer: Any, text: str) -> str | None:
 class SentencePieceReference:
     """tokenizer.model, run by the `sentencepiece` library."""
 
+    reads_control = False
+
     def __init__(self, folder: Path, starts_anew: Collection[str]) -> None:
         from sentencepiece import SentencePieceProcessor
 
@@ -168,6 +174,8 @@ class SentencePieceReference:
 
 class GgufReference:
     """Another GGUF, run by the engine itself."""
+
+    reads_control = True
 
     def __init__(self, path: Path) -> None:
         from edgellm.engines.llamacpp.vocab_only import VocabOnly
