@@ -45,6 +45,17 @@ static void unpack_chan_as(Codes from, size_t n_tokens, size_t n_channels, Mutab
                            {y.at + whole, y.ld});
 }
 
+// The same of rows `ld` apart, to dense floats. Of a tile's few columns only their own groups.
+template <class V>
+static inline void widen_rows(const uint16_t *x, size_t ld, size_t n_rows, size_t n, float *to) {
+  if (n == ld) return widen<V>(x, n_rows * n, to);
+  uint16_t dense[kScales];
+  for (size_t t = 0; t < n_rows; ++t) {
+    for (size_t g = 0; g < n; ++g) dense[t * n + g] = x[t * ld + g];
+  }
+  widen<V>(dense, n_rows * n, to);
+}
+
 // One token, whole blocks; `left` columns of the first group are still to come.
 template <class V, int kBits>
 static inline void unpack_token(const uint8_t *codes, const float *scale, const float *low,
@@ -78,16 +89,15 @@ static void unpack_tok_as(Codes from, size_t n_tokens, size_t first, size_t n_ch
     return;
   }
   float scale[kScales + V::kLanes], low[kScales + V::kLanes] = {};
-  const size_t n_rows = 1 + (kScales - n_groups) / from.ld_scale;
+  const size_t n_rows = kScales / n_groups;
   for (size_t t0 = 0; t0 < n_tokens; t0 += n_rows) {
-    const size_t n = at_most(n_rows, n_tokens - t0);
-    const size_t begin = t0 * from.ld_scale + group0, span = (n - 1) * from.ld_scale + n_groups;
-    widen<V>(from.scale + begin, span, scale);
-    if (kBits != 8) widen<V>(from.minimum + begin, span, low);
+    const size_t n = at_most(n_rows, n_tokens - t0), at = t0 * from.ld_scale + group0;
+    widen_rows<V>(from.scale + at, from.ld_scale, n, n_groups, scale);
+    if (kBits != 8) widen_rows<V>(from.minimum + at, from.ld_scale, n, n_groups, low);
     for (size_t t = 0; t < n; ++t) {
-      const size_t row = t * from.ld_scale;
-      unpack_token<V, kBits>(from.codes + (t0 + t) * from.ld_codes, scale + row,
-                             low + (kBits == 8 ? 0 : row), group - first % group, group, whole,
+      const size_t g = t * n_groups;
+      unpack_token<V, kBits>(from.codes + (t0 + t) * from.ld_codes, scale + g,
+                             low + (kBits == 8 ? 0 : g), group - first % group, group, whole,
                              y.at + (t0 + t) * y.ld);
     }
   }
