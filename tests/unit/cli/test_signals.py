@@ -71,7 +71,7 @@ def test_the_second_one_breaks_off(
     process.stdout.read(30)  # the answer goes on
     process.send_signal(number)
     _, err = process.communicate(timeout=DEADLINE_S)
-    assert (code, b"") == (process.returncode, err)
+    assert (code, b"") == (process.returncode, err.strip())  # some versions of click end the line
 
 
 WRITING = """
