@@ -177,6 +177,53 @@ def test_a_tokenizer_trained_here(
     assert proof.strings >= n_strings
 
 
+TEMPLATE = "{% for m in messages %}<s>{{ m.role }} {{ m.content }}</s>{% endfor %}"
+
+
+@pytest.mark.parametrize("scheme", ["never", "always", "first", "first, for chats"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_blanks_put_by_a_pre_tokenizer(
+    tmp_path: Path, trained_bpe: Train, on_zeros: OnZeros, scheme: str, *, cut: bool
+) -> None:
+    """What engines can do is equal, what they cannot is said: where chats are, nothing is lost."""
+    value = prefixed(trained_bpe)
+    merges = value["model"]["merges"]
+    if cut:  # no text gives a piece with a blank inside: then there is none, as in such models
+        value["model"]["merges"] = [pair for pair in merges if BLANK not in "".join(pair)[1:]]
+        made = {"".join(pair) for pair in merges if BLANK in "".join(pair)[1:]}
+        kept = [text for text in value["model"]["vocab"] if text not in made]
+        value["model"]["vocab"] = {text: i for i, text in enumerate(kept)}
+    value["normalizer"] = None
+    value["pre_tokenizer"] = {
+        "type": "Metaspace",
+        "replacement": BLANK,
+        "prepend_scheme": scheme.split(",", maxsplit=1)[0],
+        "split": cut,
+    }
+    files = files_of(value, "<s>", "</s>")
+    if "chats" in scheme:
+        files["chat_template.jinja"] = TEMPLATE.encode()
+    folder = on_zeros(tmp_path / "checkpoint", 4500, files)
+    result = convert(ConvertOptions(folder, tmp_path / "m.gguf", "q8_0"))
+    assert result.proof.mismatches == 0
+    assert result.proof.strings >= 300
+    assert any("blank" in text for text in result.warnings) is (scheme != "never")
+    prefix = read_header(result.path).metadata["tokenizer.ggml.add_space_prefix"]
+    assert prefix is (scheme in ("always", "first"))
+
+
+def test_merges_are_found_again_from_scores(
+    tmp_path: Path, trained_bpe: Train, on_zeros: OnZeros, gguf_tokenizer: ModuleType
+) -> None:
+    """The example's tokenizer.json of a converted file has the merges it was made from."""
+    value = prefixed(trained_bpe)
+    folder = on_zeros(tmp_path / "checkpoint", 4500, files_of(value, "<s>", "</s>"))
+    found = gguf_tokenizer.tokenizer(read_header(written(folder)))
+    assert found["model"]["merges"] == value["model"]["merges"]
+    assert found["normalizer"] == value["normalizer"]
+    assert found["post_processor"] == value["post_processor"]
+
+
 @pytest.mark.parametrize("n_strings", COUNTS)
 @pytest.mark.parametrize("has_prefix", [True, False])
 def test_a_sentencepiece_model_alone(
