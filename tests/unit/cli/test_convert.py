@@ -169,6 +169,13 @@ def test_result_as_json(cli: Any, asked: list[Any]) -> None:
         "n_tensors": 272,
         "fallbacks": [],
         "generation": 1,
+        "proof": {
+            "strings": 0,
+            "mismatches": 0,
+            "conversations": 0,
+            "skipped": "not asked for",
+            "warnings": [],
+        },
         "warnings": ["the tokenizer is odd"],
     }
     assert result.err == "warning: the tokenizer is odd\n"
