@@ -24,9 +24,15 @@ class Vocabulary:
         self._vocab = self._lib.llama_model_get_vocab(model)
         self.n_tokens = int(self._lib.llama_vocab_n_tokens(self._vocab))
         self._pieces: dict[int, bytes] = {}
+        self._described: Vocab | None = None  # a walk over all tokens, asked for with every answer
 
     def describe(self) -> Vocab:
         """Return what the decode loop and the prompt room need; the pieces are read on demand."""
+        if self._described is None:
+            self._described = self._describe()
+        return self._described
+
+    def _describe(self) -> Vocab:
         lib, vocab = self._lib, self._vocab
         ids = range(self.n_tokens)
         bos, eos = int(lib.llama_vocab_bos(vocab)), int(lib.llama_vocab_eos(vocab))
