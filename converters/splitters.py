@@ -1,7 +1,7 @@
 """The text splitters that an engine does exactly as a tokenizer.json may ask for, as data.
 
 Each was held against the `tokenizers` library on a vocabulary whose merges cross every border a splitter
-may draw (`tests/e2e/test_convert_splitters.py`). llama.cpp's `tekken`, `gpt-4o`, `tiny_aya` and `falcon` were too, and
+may draw (`tests/e2e/test_tokenizer_fuzz.py`). llama.cpp's `tekken`, `gpt-4o`, `tiny_aya` and `falcon` were too, and
 are not here: they tell cases apart in ASCII only, or cut bytes.
 Source of the names and their rules: `llm_tokenizer_bpe` and `impl::load`, llama-vocab.cpp 0c1e57098.
 """

@@ -73,6 +73,8 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
     warnings: list[str] = []
     _say({"stage": "opening the written file"})
     metadata = read_header(gguf).metadata
+    if metadata.get("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
+        return {"skipped": "the file has no tokenizer"}
     with VocabOnly(gguf) as engine:
         _say({"stage": "opening the source's tokenizer"})
         vocab = engine.describe()
@@ -88,7 +90,12 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
         n_talks = compare_templates(source, metadata, vocab)
         warnings += check_end_of_turn(str(metadata.get(_TEMPLATE, "")), engine, vocab)
     _say({"stage": "decoding one token"})
-    warnings += decode_one(gguf)
+    try:
+        warnings += decode_one(gguf)
+    except VerifyFailed:
+        if source.is_dir():
+            raise
+        warnings += _neither_runs(source)
     return {"strings": n_compared, "conversations": n_talks, "warnings": warnings}
 
 
@@ -238,6 +245,19 @@ def check_end_of_turn(template: str, engine: Vocabulary, vocab: Vocab) -> list[s
             f"the engine stops at nothing that the chat template writes behind an answer: {shown}"
         ]
     return []
+
+
+def _neither_runs(source: Path) -> list[str]:
+    """Return a warning when the file that another was made from does not run either.
+
+    Raises:
+        VerifyFailed: it does.
+    """
+    try:
+        decode_one(source)
+    except VerifyFailed as err:
+        return [f"no token was decoded, from the source neither: {err.message}"]
+    raise VerifyFailed("the engine runs the source, and not the written file")
 
 
 def decode_one(gguf: Path) -> list[str]:
