@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from edgellm.prompt.template import Prompter
     from edgellm.runtime.reference import Reference
 
-_SHOWN_CHARS, _SHOWN_IDS = 160, 8
+_SHOWN_CHARS, _SHOWN_IDS, _SHOWN_BEFORE = 160, 8, 12
 _N_PIECES: Final = 4096  # tokens whose text is glued together
 _TEMPLATE: Final = "tokenizer.chat_template"
 _USER_DEFINED: Final = 4  # of tokenizer.ggml.token_type
@@ -189,6 +189,7 @@ def compare_templates(source: Path, metadata: Mapping[str, Any], vocab: Vocab) -
         one, two = _rendered(theirs, talk), _rendered(ours, talk)
         if one != two:
             at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)
+            at = max(0, at - _SHOWN_BEFORE)
             raise VerifyFailed(
                 f"the chat template gives {one[at : at + 40]!a} with the checkpoint's special "
                 f"tokens and {two[at : at + 40]!a} with the file's"
