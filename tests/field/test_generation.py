@@ -25,7 +25,20 @@ FIRST_BYTE = 5  # ids of the control model: five control tokens, then the bytes
 EOS, IM_START, IM_END = 2, 3, 4
 N_CTX = 256
 # With these the control model says no end token before its 64 are full.
-NEVER_ENDS = ("--temperature", 50, "--top-k", 0, "--top-p", 1, "--min-p", 0, "--seed", 3)
+NEVER_ENDS = (
+    "--temperature",
+    50,
+    "--top-k",
+    0,
+    "--top-p",
+    1,
+    "--min-p",
+    0,
+    "--seed",
+    3,
+    "--threads",
+    1,
+)
 
 Open = Callable[[Path], LocalSession]
 Say = Callable[..., None]

@@ -204,6 +204,7 @@ def test_every_door_reads_the_same_prompt(run_edgellm, field_samples: Path, cont
             request = asking(Message("user", text_of(field_samples, name)))
             expected.append(opened.generate(request).text)
     flags = ("--json", "--temperature", 0, "-n", N_TOKENS, "--ctx", N_CTX, "--snapshot", "off")
+    flags += ("--threads", 1)
     turns = "/clear\n".join(f'"""{text_of(field_samples, name)}"""\n' for name in names)
     chat = run_edgellm("chat", control, *flags, stdin=turns.encode("utf-8"))
     assert expected == answers(chat)
@@ -220,7 +221,7 @@ def test_every_door_reads_the_same_prompt(run_edgellm, field_samples: Path, cont
 )
 def test_a_prompt_may_look_like_a_flag(run_edgellm, control: Path, args: tuple[str, ...]) -> None:
     """Behind `--` and as the value of a flag it is text."""
-    flags = ("-n", 2, "--ctx", 512, "--json", "--snapshot", "off")
+    flags = ("-n", 2, "--ctx", 512, "--json", "--snapshot", "off", "--threads", 1)
     done = run_edgellm("run", control, *flags, *args)
     assert (0, 1) == (done.returncode, len(answers(done)))
 
@@ -271,7 +272,7 @@ def test_a_terminal_gets_no_control_characters(field_samples: Path, control: Pat
     prompt = field_samples / "prompts" / "09_nul_and_controls.txt"
     command = [sys.executable, "-m", "edgellm", "run", str(control), "--prompt-file", str(prompt)]
     command += ["-n", "60", "--temperature", "50", "--top-k", "0", "--top-p", "1", "--min-p", "0"]
-    command += ["--seed", "1", "--ctx", "512", "--snapshot", "off"]
+    command += ["--seed", "1", "--ctx", "512", "--snapshot", "off", "--threads", "1"]
     to_file = subprocess.run(command, capture_output=True, check=True).stdout.decode("utf-8")
     controls = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
     assert controls.search(to_file)

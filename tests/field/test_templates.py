@@ -108,7 +108,9 @@ def test_a_template_that_renders_chats(run_edgellm, field_samples: Path, name: s
     """Two turns are answered; a template without the opening of answers is told of once."""
     template = field_samples / "templates" / name
     args = ("chat", field_samples / CONTROL, "--chat-template", template, "-n", 2, "--ctx", 1024)
-    done = run_edgellm(*args, "--json", "--snapshot", "off", stdin=b"hi\nand then?\n")
+    done = run_edgellm(
+        *args, "--json", "--snapshot", "off", "--threads", 1, stdin=b"hi\nand then?\n"
+    )
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert (0, 2) == (done.returncode, sum(event["type"] == "done" for event in events))
     warned = [e["message"] for e in events if e["type"] == "warning"]
