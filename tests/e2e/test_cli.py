@@ -79,15 +79,18 @@ def test_second_process_starts_warm_with_the_same_answer(
     assert events(edgellm("snapshots", "check", "--json")) == []
 
 
-def test_interrupt_keeps_the_answer_so_far(edgellm: Edgellm, smollm2_gguf: Path) -> None:
-    """Ctrl-C during decoding: exit 130, the text so far, one newline, no traceback."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupt_keeps_the_answer_so_far(
+    edgellm: Edgellm, smollm2_gguf: Path, number: int, code: int
+) -> None:
+    """Ctrl-C or SIGTERM during decoding: the text so far, one newline, no traceback."""
     process = edgellm("run", smollm2_gguf, "Count to a thousand.", *GREEDY, "--stats")
     start = process.stdout.read(1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130, err.decode()
+    assert process.returncode == code, err.decode()
     assert (start + out).endswith(b"\n")
-    assert b"cancelled" in err
+    assert (b"cancelled" in err) is (code == 130)  # who is terminated shows no figures
     assert b"Traceback" not in err
     assert b"ignored" not in err
 
