@@ -3,6 +3,16 @@
 
 #include "codec_row.hpp"
 
+// Stores a vector at `y` and gives the place behind it, which the compiler is told depends on the
+// store: stores out of order write a line that is not aligned in more than one go, which costs a
+// third of the speed.
+template <class V>
+static inline uint16_t *store_next(uint16_t *y, typename V::F v) {
+  V::store_f16(y, v);
+  __asm__("" : "+r"(y) : "m"(*(const uint16_t(*)[V::kLanes])y));
+  return y + V::kLanes;
+}
+
 // `n` float16 to floats; `to` has room for a vector more.
 template <class V>
 static inline void widen(const uint16_t *x, size_t n, float *to) {
@@ -35,7 +45,7 @@ static void unpack_chan_as(Codes from, size_t n_tokens, size_t n_channels, Mutab
           const typename V::F s = V::load(scale + c + i * V::kLanes);
           const typename V::F r = kBits == 8 ? V::mul(v[i], s)
                                              : V::mul_add(v[i], s, V::load(low + c + i * V::kLanes));
-          V::store_f16(row + c + i * V::kLanes, r);
+          row = store_next<V>(row, r);
         }
       }
     }
@@ -67,7 +77,7 @@ static inline void unpack_token(const uint8_t *codes, const float *scale, const 
     for (size_t half = 0; half < 2; ++half) {
       const typename V::F s = V::set1(*scale), m = V::set1(*low);
       for (size_t i = half * kN / 2; i < (half + 1) * kN / 2; ++i) {
-        V::store_f16(y + c + i * V::kLanes, kBits == 8 ? V::mul(v[i], s) : V::mul_add(v[i], s, m));
+        y = store_next<V>(y, kBits == 8 ? V::mul(v[i], s) : V::mul_add(v[i], s, m));
       }
       left -= kHalf;
       if (left == 0) {
