@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MAX_MODEL_BYTES: Final = 64 << 20  # the largest known, of 262,144 pieces, has 4.7 MB
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_BYTES: Final = 10
+_MAX_FIELDS: Final = 1 << 19  # twice the largest vocabulary: more would take longer than seconds
+_MAX_PIECE_FIELDS: Final = 4  # text, score, kind, and one unknown
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _BPE: Final = 2
 _ALGORITHMS: Final = {1: "Unigram", 3: "whole words", 4: "characters"}
@@ -136,7 +138,7 @@ def _pieces(
         raise ConvertError(f"has {len(rows)} pieces", path=path)
     pieces, scores, kinds = [], [], []
     for i, row in enumerate(rows):
-        piece = _message(row, path)
+        piece = _message(row, path, _MAX_PIECE_FIELDS)
         raw, score = (piece.get(1) or [b""])[-1], (piece.get(2) or [bytes(4)])[-1]
         try:
             text, value = (
@@ -172,13 +174,15 @@ def _number(message: Mapping[int, list[Field]], field: int, default: int) -> int
     return value - (1 << 64) if value >> 63 else value  # a negative int32 takes ten bytes
 
 
-def _message(data: Field, path: Path) -> dict[int, list[Field]]:
-    """Read the fields of one message by number; each may stand several times."""
+def _message(data: Field, path: Path, most: int = _MAX_FIELDS) -> dict[int, list[Field]]:
+    """Read the fields of one message, `most` in all, by number; each may stand several times."""
     if not isinstance(data, bytes):
         raise ModelCorrupt("not a SentencePiece model", path=path)
     found: dict[int, list[Field]] = {}
     try:
-        for number, value in _fields(data):
+        for n_read, (number, value) in enumerate(_fields(data)):
+            if n_read >= most:
+                raise ModelCorrupt(f"more than {most} fields in one message", path=path)
             found.setdefault(number, []).append(value)
     except EOFError as err:
         raise ModelCorrupt(f"not a SentencePiece model: {err}", path=path) from err

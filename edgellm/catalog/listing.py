@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,254}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _MAX_BYTES: Final = 1 << 50
-_MAX_SMALL_BYTES: Final = 256 << 20  # of a file that is no weights, as the readers have it
+_MAX_SMALL_BYTES: Final = 64 << 20  # of a file that is no weights, as the readers have it
 _SMALL: Final = re.compile(
     r"(config|generation_config|special_tokens_map|added_tokens|tokenizer_config)\.json"
     r"|tokenizer[A-Za-z0-9_\-]*\.(json|model)"

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from edgellm.errors import ModelError
 
-MAX_JSON_BYTES = 256 << 20  # the largest real tokenizer.json is about 35 MB
+# The largest real tokenizer.json has about 35 MB and 2 million values. As Python objects a text takes
+# up to 4 bytes for each of the file's, twice, and a value some 200: together less than a gigabyte.
+MAX_JSON_BYTES = 64 << 20
+MAX_JSON_VALUES = 3 << 20
 _LFS = b"version https://git-lfs"
 _AGAIN = "download it again"
 _BOM = b"\xef\xbb\xbf"
@@ -83,8 +86,9 @@ def parse_object(data: bytes, path: Path) -> dict[str, Any]:
     """Parse bytes as one JSON object; `path` is only for messages.
 
     Raises:
-        ModelCorrupt: not UTF-8, not JSON, or not an object.
+        ModelCorrupt: too large, not UTF-8, not JSON, or not an object.
     """
+    _check_size(data, path)
     if data.startswith(_BOM):
         raise ModelCorrupt(
             "starts with a BOM (byte order mark) at line 1, column 1",
@@ -109,6 +113,21 @@ def parse_object(data: bytes, path: Path) -> dict[str, Any]:
             f"JSON {type(value).__name__} where an object is expected", path=path, hint=_AGAIN
         )
     return value
+
+
+def _check_size(data: bytes, path: Path) -> None:
+    if len(data) > MAX_JSON_BYTES:
+        raise ModelCorrupt(
+            f"JSON of {len(data)} bytes; at most {MAX_JSON_BYTES} are read", path=path, hint=_AGAIN
+        )
+    # Every value but the first has one of these before it; in texts they count as well.
+    n_values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    if n_values > MAX_JSON_VALUES:
+        raise ModelCorrupt(
+            f"JSON of some {n_values} values; at most {MAX_JSON_VALUES} are read",
+            path=path,
+            hint=_AGAIN,
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

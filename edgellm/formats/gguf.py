@@ -40,6 +40,8 @@ VERSIONS: Final = (2, 3)
 MAX_KEY_BYTES: Final = 65535
 MAX_NAME_BYTES: Final = 63  # ggml keeps 64 with the closing zero
 MAX_DIMS: Final = 4
+MAX_PAIRS: Final = 1 << 16  # a model has some dozens
+MAX_TENSORS: Final = 1 << 16  # the largest models have some thousands
 DEFAULT_ALIGNMENT: Final = 32
 _MAX_ALIGNMENT: Final = 1 << 20
 _MIN_PAIR_BYTES: Final = 8 + 1 + 4 + 1  # key length, key, type, value
@@ -131,6 +133,11 @@ def _read(cursor: Cursor, path: str, file_bytes: int) -> GgufHeader:
     if n_tensors * _MIN_TENSOR_BYTES + n_pairs * _MIN_PAIR_BYTES > cursor.left_bytes:
         raise cursor.corrupt(
             f"{n_tensors} tensors and {n_pairs} metadata keys cannot be in {file_bytes} bytes"
+        )
+    if n_tensors > MAX_TENSORS or n_pairs > MAX_PAIRS:  # each takes time and memory of Python's
+        raise cursor.corrupt(
+            f"{n_tensors} tensors and {n_pairs} metadata keys; "
+            f"at most {MAX_TENSORS} and {MAX_PAIRS} are read"
         )
     metadata: dict[str, Value] = {}
     for i in range(n_pairs):

@@ -18,7 +18,8 @@ from edgellm.errors import TemplateError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_SOURCE_CHARS = 1 << 19
+# Compiling takes some kB for each character of the worst ones; real ones have some ten thousand.
+MAX_SOURCE_CHARS = 1 << 17
 RAW_SEPARATOR = "\n\n"
 _HINT = "--chat-template FILE replaces the model's own"
 
