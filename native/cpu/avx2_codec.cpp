@@ -27,6 +27,11 @@ struct V {
   static void store_f16(uint16_t *y, F v) {
     _mm_storeu_si128((__m128i *)y, _mm256_cvtps_ph(v, kNearest));
   }
+  static void store_f16(uint16_t *y, F a, F b) {
+    const I low = _mm256_castsi128_si256(_mm256_cvtps_ph(a, kNearest));
+    _mm256_storeu_si256((__m256i *)y,
+                        _mm256_inserti128_si256(low, _mm256_cvtps_ph(b, kNearest), 1));
+  }
   static F load(const float *x) { return _mm256_loadu_ps(x); }
   static void store(float *y, F v) { _mm256_storeu_ps(y, v); }
   static F set1(float x) { return _mm256_set1_ps(x); }

@@ -31,6 +31,10 @@ struct V {
   static void store_f16(uint16_t *y, F v) {
     _mm256_storeu_si256((__m256i *)y, _mm512_cvtps_ph(v, kNearest));
   }
+  static void store_f16(uint16_t *y, F a, F b) {
+    const I low = _mm512_castsi256_si512(_mm512_cvtps_ph(a, kNearest));
+    _mm512_storeu_si512(y, _mm512_inserti64x4(low, _mm512_cvtps_ph(b, kNearest), 1));
+  }
   static F load(const float *x) { return _mm512_loadu_ps(x); }
   static void store(float *y, F v) { _mm512_storeu_ps(y, v); }
   static F set1(float x) { return _mm512_set1_ps(x); }

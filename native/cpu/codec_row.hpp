@@ -3,6 +3,7 @@
 //
 //   F, I, K          kLanes floats, kLanes int32, kKeys int16
 //   load_f16         widen kLanes float16; load_finite: with zero for infinities and NaNs
+//   store_f16        narrow kLanes floats, or twice as many
 //   mul_add          fused or not: a code times a scale is exact
 //   round            to int32, ties to even
 //   order            float16 to int16 that compare as the floats do, and back: its own inverse

@@ -3,14 +3,14 @@
 
 #include "codec_row.hpp"
 
-// Stores a vector at `y` and gives the place behind it, which the compiler is told depends on the
-// store: stores out of order write a line that is not aligned in more than one go, which costs a
-// third of the speed.
+// Stores two vectors at `y`, in one go where the row can, and gives the place behind them, which the
+// compiler is told depends on the store. Where `y` is not aligned to cache lines, halves of lines or
+// stores out of order cost a third of the speed.
 template <class V>
-static inline uint16_t *store_next(uint16_t *y, typename V::F v) {
-  V::store_f16(y, v);
-  __asm__("" : "+r"(y) : "m"(*(const uint16_t(*)[V::kLanes])y));
-  return y + V::kLanes;
+static inline uint16_t *store_next(uint16_t *y, typename V::F a, typename V::F b) {
+  V::store_f16(y, a, b);
+  __asm__("" : "+r"(y) : "m"(*(const uint16_t(*)[2 * V::kLanes])y));
+  return y + 2 * V::kLanes;
 }
 
 // `n` float16 to floats; `to` has room for a vector more.
@@ -43,10 +43,10 @@ static void unpack_chan_as(Codes from, size_t n_tokens, size_t n_channels, Mutab
         V::template decode<kBits>(codes, v);
         for (size_t i = 0; i < kN; ++i) {
           const typename V::F s = V::load(scale + c + i * V::kLanes);
-          const typename V::F r = kBits == 8 ? V::mul(v[i], s)
-                                             : V::mul_add(v[i], s, V::load(low + c + i * V::kLanes));
-          row = store_next<V>(row, r);
+          v[i] = kBits == 8 ? V::mul(v[i], s)
+                            : V::mul_add(v[i], s, V::load(low + c + i * V::kLanes));
         }
+        for (size_t i = 0; i < kN; i += 2) row = store_next<V>(row, v[i], v[i + 1]);
       }
     }
   }
@@ -77,7 +77,7 @@ static inline void unpack_token(const uint8_t *codes, const float *scale, const 
     for (size_t half = 0; half < 2; ++half) {
       const typename V::F s = V::set1(*scale), m = V::set1(*low);
       for (size_t i = half * kN / 2; i < (half + 1) * kN / 2; ++i) {
-        y = store_next<V>(y, kBits == 8 ? V::mul(v[i], s) : V::mul_add(v[i], s, m));
+        v[i] = kBits == 8 ? V::mul(v[i], s) : V::mul_add(v[i], s, m);
       }
       left -= kHalf;
       if (left == 0) {
@@ -86,6 +86,7 @@ static inline void unpack_token(const uint8_t *codes, const float *scale, const 
         if (kBits != 8) ++low;
       }
     }
+    for (size_t i = 0; i < kN; i += 2) y = store_next<V>(y, v[i], v[i + 1]);
   }
 }
 

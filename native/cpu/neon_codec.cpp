@@ -24,6 +24,7 @@ struct V {
     return widen(vreinterpret_u16_s16(veor_s16(k, flip)));
   }
   static void store_f16(uint16_t *y, F v) { vst1_u16(y, narrow(v)); }
+  static void store_f16(uint16_t *y, F a, F b) { vst1q_u16(y, vcombine_u16(narrow(a), narrow(b))); }
   static F load(const float *x) { return vld1q_f32(x); }
   static void store(float *y, F v) { vst1q_f32(y, v); }
   static F set1(float x) { return vdupq_n_f32(x); }
