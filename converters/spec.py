@@ -24,6 +24,7 @@ _ORIGINAL = "get the file of the original model again"
 _MAX_LAYERS = 1024
 _MAX_WIDTH = 1 << 20
 _MAX_TOKENS = 1 << 26
+_MAX_VOCAB = 1 << 20  # four times the largest; each row gets a text, also without a token
 # Normal float32 numbers: a GGUF keeps reals in float32.
 _MIN_REAL, _MAX_REAL = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 
@@ -179,7 +180,7 @@ def read_spec(config: Config) -> ModelSpec:
         n_kv_heads=n_kv_heads,
         head_dim=head_dim,
         head_dim_is_given=given,
-        n_vocab=config.count("vocab_size", _MAX_TOKENS),
+        n_vocab=config.count("vocab_size", _MAX_VOCAB),
         n_ctx=n_ctx,
         norm_eps=config.real("rms_norm_eps"),
         rope=read_rope(config, n_ctx),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_HEADER_BYTES: Final = 128 << 20  # the largest vocabularies in use take less than 20 MiB
-MAX_STRINGS: Final = 1 << 22
+MAX_STRINGS: Final = 1 << 21  # all arrays together; the largest have 0.8 million
 _CHUNK_BYTES: Final = 1 << 20
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")

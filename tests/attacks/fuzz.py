@@ -37,6 +37,7 @@ _WORDS = {
 
 def main() -> int:
     """Run what the command line asks for."""
+    from fuzzing.builders import SCRATCH_VARIABLE, memory_folder
     from fuzzing.targets import FAULTS, TARGETS
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -55,7 +56,9 @@ def main() -> int:
     out = given.out or Path(tempfile.mkdtemp(prefix="edgellm-fuzz-"))
     engine = given.engine or ("atheris" if importlib.util.find_spec("atheris") else "plain")
     readers = list(TARGETS) if given.reader == "all" else [given.reader]
-    with ThreadPoolExecutor(given.jobs) as pool:
+    scratch = tempfile.TemporaryDirectory(prefix="edgellm-fuzz-", dir=memory_folder())
+    with scratch as folder, ThreadPoolExecutor(given.jobs) as pool:
+        os.environ[SCRATCH_VARIABLE] = folder
         runs = [pool.submit(fuzz, reader, given, engine, out / reader) for reader in readers]
         return int(any(run.result() for run in runs))
 

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -40,8 +40,18 @@ def _tensors(n: int) -> bytes:
 
 
 def _vocabulary(n: int) -> bytes:
-    head = _string(b"tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, n)
-    return _gguf(0, 1, head + b"".join(_string(b"%x" % i) for i in range(n)))
+    """Return a model whose numbers agree with each other, up to a vocabulary of `n` tokens."""
+    numbers = {b"block_count": 1, b"context_length": 64, b"embedding_length": 32}
+    numbers |= {b"attention.head_count": 4, b"feed_forward_length": 64}
+    rows = [_string(b"llama." + k) + struct.pack("<II", 4, v) for k, v in numbers.items()]
+    rows.append(_string(b"tokenizer.ggml.model") + struct.pack("<I", 8) + _string(b"gpt2"))
+    words = b"".join(_string(b"%x" % i) for i in range(n))
+    rows.append(_string(b"tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, n) + words)
+    kinds = struct.pack("<IIQ", 9, 5, n) + struct.pack("<i", 1) * n
+    rows.append(_string(b"tokenizer.ggml.token_type") + kinds)
+    embedding = _string(b"token_embd.weight") + struct.pack("<IQQIQ", 2, 32, n, 8, 0)
+    head = _gguf(1, len(rows), b"".join(rows) + embedding)
+    return head + bytes(-len(head) % 32) + bytes(34 * n)
 
 
 def _safetensors(text: bytes) -> bytes:
@@ -57,7 +67,8 @@ LARGE: dict[str, tuple[str, Callable[[], bytes]]] = {
     "metadata keys, as many as are read": ("gguf", lambda: _keys(65_000)),
     "tensors": ("gguf", lambda: _tensors(MANY)),
     "tensors, as many as are read": ("gguf", lambda: _tensors(65_000)),
-    "tokens": ("model", lambda: _vocabulary(MANY)),
+    "tokens": ("model", lambda: _vocabulary(2 * MANY)),
+    "more tokens": ("model", lambda: _vocabulary(4 * MANY)),
     "shards of nothing": ("safetensors", lambda: _safetensors(_json(b"[]," * 30_000_000))),
     "lists": ("tokenizer", lambda: _json(b"[]," * 30_000_000)),
     "lists, as many as are read": ("tokenizer", lambda: _json(b"[]," * 1_500_000)),
@@ -81,7 +92,7 @@ LARGE: dict[str, tuple[str, Callable[[], bytes]]] = {
 }
 # One of each kind in the default tests, which may take a minute in all; the rest with `-m full`.
 LESS_TELLING = (
-    *("tensors", "tokens", "shards of nothing", "numbers", "wide text", "wider text"),
+    *("tensors", "more tokens", "shards of nothing", "numbers", "wide text", "wider text"),
     *("lists, as many as are read", "a long sum", "branches", "deep branches"),
 )
 
@@ -99,3 +110,15 @@ def test_large_inputs_take_bounded_time_and_memory(name: str, tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     path.unlink()
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-1500:]}"
+
+
+def test_rows_without_a_token_are_bounded(tmp_path: Path):
+    """An embedding of millions of rows costs a file of its size, and may not cost memory tenfold."""
+    from edgellm.converters.spec import Config, read_spec
+    from edgellm.errors import ConvertError
+
+    values: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "hidden_size": 2}
+    values |= dict.fromkeys(("num_attention_heads", "num_hidden_layers", "intermediate_size"), 1)
+    values |= {"max_position_embeddings": 64, "vocab_size": 1 << 21}
+    with pytest.raises(ConvertError, match="vocab_size is '2097152'"):
+        read_spec(Config(values, tmp_path))

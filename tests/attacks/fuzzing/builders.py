@@ -6,7 +6,10 @@ inside. The field samples add files that are wrong in ways people met.
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -17,6 +20,7 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parents[2]
 CHECKPOINTS = TESTS / "data" / "checkpoints"
+SCRATCH_VARIABLE = "EDGELLM_FUZZ_SCRATCH"
 _MAX_SAMPLE_BYTES = 64 << 10
 # The files of a checkpoint folder that are read before its weights; a checkpoint input's first byte
 # says which of them the rest of it replaces.
@@ -35,11 +39,22 @@ CHECKPOINT_FILES = (
 )
 
 
+def memory_folder() -> Path | None:
+    """Return where files lie in memory, or None where the system has no such place."""
+    memory = Path("/dev/shm")  # noqa: S108  # what is made in it is private
+    return memory if memory.is_dir() else None
+
+
 @cache
 def scratch() -> Path:
-    """Return this process's folder for the file under test, in memory where the system has one."""
-    memory = Path("/dev/shm")  # noqa: S108  # mkdtemp makes it private
-    folder = tempfile.mkdtemp(prefix="edgellm-fuzz-", dir=memory if memory.is_dir() else None)
+    """Return this process's folder for the file under test.
+
+    It lies in the fuzzer's own, which outlives a process that is killed, or goes with the process.
+    """
+    given = os.environ.get(SCRATCH_VARIABLE)
+    folder = tempfile.mkdtemp(prefix="edgellm-fuzz-", dir=given or memory_folder())
+    if not given:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
