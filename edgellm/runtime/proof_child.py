@@ -173,7 +173,8 @@ def decode_one(gguf: Path) -> list[str]:
     from edgellm.engines.llamacpp import LlamaCppEngine
 
     try:
-        engine = LlamaCppEngine(gguf, EngineSettings(n_gpu_layers=0))
+        # One thread: threads that wait for each other on a busy machine take longer than a token.
+        engine = LlamaCppEngine(gguf, EngineSettings(n_gpu_layers=0, n_threads=1))
         engine.reserve(1)
         logits = engine.decode(engine.tokenize("a", special=False, add_bos=True)[:1] or [0])
     except DoesNotFit as err:
