@@ -24,6 +24,7 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,10 +54,10 @@ def spread(took_s: list[float]) -> tuple[float, float]:
     return median, 100 * (high - low) / median
 
 
-def timed_s(call: Callable[..., object], *arguments: int) -> float:
+def timed_s(call: Callable[[], object]) -> float:
     """Time one call by this thread's clock, which stands while other programs have their turns."""
     start = time.thread_time()
-    call(*arguments)
+    call()
     return time.thread_time() - start
 
 
@@ -119,19 +120,18 @@ class Buffers:
     bits: int
     group: int
 
-    def calls(self, library: NativeKernels) -> dict[str, Callable[[int], object]]:
-        """Give what is timed, by name: each takes a layer. Addresses are worked out beforehand."""
+    def calls(self, library: NativeKernels, layer: int) -> dict[str, Callable[[], object]]:
+        """Give what is timed, by name, of one layer; all is worked out beforehand but the call."""
         n_tokens, n_channels = self.x.shape[1:]
         counts = (n_tokens, n_channels, self.bits, self.group)
-        n_bytes, n_layers = self.x[0].nbytes, len(self.x)
-        x, y = ([a[layer].ctypes.data for layer in range(n_layers)] for a in (self.x, self.y))
-        packed = [[a[layer].ctypes.data for a in self.packed] for layer in range(n_layers)]
+        x, y = self.x[layer].ctypes.data, self.y[layer].ctypes.data
+        packed = [array[layer].ctypes.data for array in self.packed]
         pack, unpack = library._pack[self.axis], library._unpack[self.axis]
         return {
-            "memcpy": lambda i: ctypes.memmove(y[i], x[i], n_bytes),
-            "unpack": lambda i: unpack(*packed[i], *counts, y[i], n_channels, 1),
-            "pack": lambda i: pack(x[i], n_channels, *counts, *packed[i]),
-            "unpack transposed": lambda i: unpack(*packed[i], *counts, y[i], 1, n_tokens),
+            "memcpy": partial(ctypes.memmove, y, x, self.x[layer].nbytes),
+            "unpack": partial(unpack, *packed, *counts, y, n_channels, 1),
+            "pack": partial(pack, x, n_channels, *counts, *packed),
+            "unpack transposed": partial(unpack, *packed, *counts, y, 1, n_tokens),
         }
 
 
@@ -147,14 +147,14 @@ def buffers(x: np.ndarray, axis: int, bits: int) -> Buffers:
 
 def ratios(made: Buffers, library: NativeKernels) -> dict[str, tuple[float, float]]:
     """Give each call's rate to memcpy's beside it, and the spread; the calls take turns."""
-    calls, n_layers = made.calls(library), len(made.x)
-    for layer in range(n_layers):
-        calls["pack"](layer)
-    turns: list[list[float]] = []
-    for turn in range(max(REPEATS, 2 * n_layers)):
-        first = turn * len(calls)
-        turns.append([timed_s(c, (first + at) % n_layers) for at, c in enumerate(calls.values())])
-    return {name: spread([t[0] / t[at] for t in turns]) for at, name in enumerate(calls)}
+    calls = [made.calls(library, layer) for layer in range(len(made.x))]
+    for each in calls:
+        each["pack"]()
+    names, turns = list(calls[0]), []
+    for turn in range(max(REPEATS, 2 * len(calls))):
+        at = turn * len(names)
+        turns.append([timed_s(calls[(at + n) % len(calls)][name]) for n, name in enumerate(names)])
+    return {name: spread([t[0] / t[n] for t in turns]) for n, name in enumerate(names)}
 
 
 def measure_codec(report: Report, library: NativeKernels, shape: tuple[int, int, int]) -> None:
