@@ -153,7 +153,7 @@ class SnapshotStore:
         def accept(header: SnapshotHeader) -> None:
             _belongs(header, digest, token_ids)
             if not serves(header.tier, tier):
-                raise SnapshotIncompatible(f"kept as {header.tier.value}, {tier.value} is asked")
+                raise _TooCoarse(f"kept as {header.tier.value}, {tier.value} is asked")
 
         try:
             refuse_foreign_folders(path)
@@ -164,6 +164,8 @@ class SnapshotStore:
             with contextlib.suppress(OSError):
                 path.unlink()
             return Miss(f"corrupt: {err.message}")
+        except _TooCoarse as err:
+            return Miss(err.message)
         except SnapshotError as err:
             return Miss(f"incompatible: {err.message}")
         except OSError as err:
@@ -281,6 +283,10 @@ class SnapshotStore:
                 if owner is not None and not process_alive(owner):
                     with contextlib.suppress(OSError):
                         path.unlink()
+
+
+class _TooCoarse(SnapshotIncompatible):
+    """A whole snapshot that somebody with less to ask could use."""
 
 
 def _belongs(header: SnapshotHeader, digest: str, token_ids: bytes) -> None:

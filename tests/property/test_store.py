@@ -93,8 +93,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert isinstance(found, Miss)
         if is_whole:
             stored = self.expected[key][2]
-            assert found.reason == f"incompatible: kept as {stored.value}, {tier.value} is asked"
-        elif key in self.damaged and not found.reason.startswith("incompatible: kept as "):
+            assert found.reason == f"kept as {stored.value}, {tier.value} is asked"
+        elif key in self.damaged and not found.reason.startswith("kept as "):
             assert found.reason.startswith("corrupt: ")
             self._forget(key)
 

@@ -112,7 +112,7 @@ def test_a_coarser_file_is_not_used_but_replaced(open_engine, store) -> None:
     """Somebody who asks for exact bits decodes them, and the finer file takes the place."""
     keep(store, Prefiller(open_engine(), store, tier=Tier.Q4).run(prompt_of(180), None))
     filled = Prefiller(open_engine(), store).run(prompt_of(180), None)
-    assert ("exact", "miss: incompatible: kept as q4, exact is asked; being stored") == (
+    assert ("exact", "miss: kept as q4, exact is asked; being stored") == (
         *(filled.snapshot.tier, filled.snapshot.reason),
     )
     keep(store, filled)
