@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edgellm.converters.pretokenizer import name_of
-from edgellm.converters.splitters import NAMES
+from edgellm.converters.pretokenizer import name_of, warnings_of
+from edgellm.converters.splitters import NAMES, STEADY
 from edgellm.errors import ConvertError
 
 PATH = Path("tokenizer.json")
@@ -58,3 +58,10 @@ def test_a_look_alike_is_refused_and_shown(value: Any, message: str) -> None:
     """What has no name is an error that prints the splitter and the known names."""
     with pytest.raises(ConvertError, match=message):
         name_of(value, PATH, ignore_merges=False)
+
+
+def test_splitters_that_long_words_break_are_told() -> None:
+    """The usual ones have code of their own in the engine; the others come with a warning."""
+    assert {"llama-bpe", "gpt-2", "qwen2", "smollm"} <= STEADY <= set(NAMES.values())
+    assert warnings_of("smollm") == []
+    assert "single word" in warnings_of("deepseek-coder")[0]

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from edgellm.converters.tokenizer import Vocabulary
+    from edgellm.converters.vocabulary import Vocabulary
 
     Make = Callable[..., Path]
+    Json = Callable[..., dict[str, Any]]
 
 BEGIN, STOP, IM_START, IM_END = 0, 1, 2, 3
 ADDED = 370  # "Marrow Island"
@@ -140,3 +141,40 @@ def test_named_templates_are_all_kept(checkpoint: Make) -> None:
     assert values["tokenizer.chat_template"] == "A"
     assert values["tokenizer.chat_template.tool_use"] == "B"
     assert values["tokenizer.chat_templates"] == ["tool_use"]
+
+
+def test_what_engines_know_by_text_is_said(checkpoint: Make, tokenizer_json: Json) -> None:
+    """Some texts end answers whatever the file calls them, others are read from plain text."""
+    value = tokenizer_json()
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    first = max(value["model"]["vocab"].values(), default=0) + 1
+    first = max([first, *(row["id"] + 1 for row in value["added_tokens"])])
+    value["added_tokens"] += [
+        {"id": first, "content": "</s>", "special": False, **flags},
+        {"id": first + 1, "content": "<|start|>", "special": True, **flags},
+    ]
+    specials, vocabulary = read(checkpoint(tokenizer=value))
+    assert vocabulary.kinds[first] == TokenKind.CONTROL
+    assert any("end an answer at '</s>'" in warning for warning in specials.warnings)
+    assert any("read '<|start|>' from plain text" in warning for warning in specials.warnings)
+
+
+def test_an_end_that_no_text_makes_is_chosen_where_there_is_none(
+    checkpoint: Make, tokenizer_json: Json
+) -> None:
+    """Engines would take a token of their own: an unused one changes nothing."""
+    value = tokenizer_json()
+    for row in value["added_tokens"]:
+        row["content"] = row["content"].replace("im_end", "over")
+    vocab = value["model"]["vocab"]
+    value["model"]["vocab"] = {text.replace("im_end", "over"): i for text, i in vocab.items()}
+    folder = checkpoint(
+        tokenizer=value,
+        generation_config={"eos_token_id": ...},
+        config={"eos_token_id": ...},
+        tokenizer_config={"eos_token": ...},
+    )
+    (folder / "chat_template.jinja").unlink()
+    specials, vocabulary = read(folder)
+    assert vocabulary.kinds[ids(specials)["eos"]] == TokenKind.UNUSED
+    assert any("length limit" in warning for warning in specials.warnings)
