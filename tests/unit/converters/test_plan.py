@@ -84,7 +84,7 @@ def test_rows_that_fill_no_block_stay_f16_and_it_is_said(checkpoint: Make) -> No
     assert found["blk.0.ffn_down.weight"] is GgmlType.F16
     assert found["blk.0.ffn_up.weight"] is GgmlType.Q8_0
     assert any("f16, not q8_0: their rows" in warning for warning in plan.warnings)
-    assert [(f.wanted, f.stored, f.n_tensors) for f in plan.fallbacks] == [("q8_0", "f16", 2)]
+    assert [(f.wanted, f.stored, f.n_tensors) for f in plan.fallbacks] == [("q8_0", "f16", 1)]
 
 
 def test_shards_are_found_through_the_index_or_without(checkpoint: Make) -> None:
