@@ -1,4 +1,4 @@
-"""The definition of every kernel, in numpy: slow where it must be, right by reading."""
+"""The definition of transposing, in numpy, and what every kernel asks of its arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 // The codec with AVX-512 (F and BW). No C++ headers here, for the reason given in avx2.cpp.
 // GCC 12 warns about its own intrinsics (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 #include "codec_row.hpp"
