@@ -50,7 +50,8 @@ def warnings_of(name: str) -> list[str]:
     if name in STEADY:
         return []
     rule = f"llama.cpp's splitter {name!r}"
-    return [f"{rule} ends the process on a single word of tens of thousands of characters"]
+    long = "a single word of tens of thousands of characters"
+    return [f"{rule} ends the process of other programs on {long}; edgellm splits or refuses it"]
 
 
 def _parts(value: Any, path: Path) -> list[Part]:

@@ -6,14 +6,19 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from edgellm.engines.base import Vocab
+from edgellm.engines.llamacpp.splitting import tokenize_safely
 from edgellm.errors import EngineFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from edgellm.engines.llamacpp.library import Library
 
 _NO_TOKEN = -1
 _PIECE_BYTES = 64
 _UNKNOWN, _CONTROL = 1 << 0, 1 << 3  # llama_token_attr, llama.h
+_BPE = 2  # LLAMA_VOCAB_TYPE_BPE: the one kind that splits text by regexes
+_VALUE_BYTES = 256
 
 
 class Vocabulary:
@@ -21,9 +26,14 @@ class Vocabulary:
 
     def __init__(self, library: Library, model: Any) -> None:
         self._lib = library.lib
+        self._model = model
         self._vocab = self._lib.llama_model_get_vocab(model)
+        self._is_bpe = int(self._lib.llama_vocab_type(self._vocab)) == _BPE
+        self._splitter = self._value("tokenizer.ggml.pre") if self._is_bpe else ""
         self.n_tokens = int(self._lib.llama_vocab_n_tokens(self._vocab))
         self._pieces: dict[int, bytes] = {}
+        self._bos = self._named("bos", self._lib.llama_vocab_bos)
+        self._eos = self._named("eos", self._lib.llama_vocab_eos)
         self._described: Vocab | None = None  # a walk over all tokens, asked for with every answer
 
     def describe(self) -> Vocab:
@@ -35,20 +45,48 @@ class Vocabulary:
     def _describe(self) -> Vocab:
         lib, vocab = self._lib, self._vocab
         ids = range(self.n_tokens)
-        bos, eos = int(lib.llama_vocab_bos(vocab)), int(lib.llama_vocab_eos(vocab))
         attributes = [int(lib.llama_vocab_get_attr(vocab, i)) for i in ids]
         spelled = (i for i in ids if attributes[i] & (_UNKNOWN | _CONTROL))
         return Vocab(
             n_tokens=self.n_tokens,
             piece=self.piece,
-            end_ids=frozenset(i for i in ids if lib.llama_vocab_is_eog(vocab, i)),
+            end_ids=frozenset(i for i in ids if lib.llama_vocab_is_eog(vocab, i)) - self._guessed(),
             special_ids=frozenset(i for i in ids if attributes[i] & _CONTROL),
-            bos_id=None if bos == _NO_TOKEN else bos,
-            add_bos=bool(lib.llama_vocab_get_add_bos(vocab)),
-            bos_text=self._text(bos),
-            eos_text=self._text(eos),
+            bos_id=None if self._bos == _NO_TOKEN else self._bos,
+            add_bos=self._adds_bos(),
+            bos_text=self._text(self._bos),
+            eos_text=self._text(self._eos),
             spellings=frozenset(filter(None, map(self._spelling, spelled))),
         )
+
+    def _named(self, role: str, ask: Callable[[Any], int]) -> int:
+        """Return the token of a role, or `_NO_TOKEN`.
+
+        For a file that names none the library takes a fixed id, 11 in byte-level BPE, whatever
+        that is: a comma. It is believed where it is a control token, as in SentencePiece models.
+        """
+        token = int(ask(self._vocab))
+        if token == _NO_TOKEN or self._value(f"tokenizer.ggml.{role}_token_id"):
+            return token
+        if token >= self.n_tokens:
+            return _NO_TOKEN
+        is_control = int(self._lib.llama_vocab_get_attr(self._vocab, token)) & _CONTROL
+        return token if is_control else _NO_TOKEN
+
+    def _guessed(self) -> frozenset[int]:
+        """Return the end token that only the library believes in, if there is one."""
+        token = int(self._lib.llama_vocab_eos(self._vocab))
+        ends = (self._value(f"tokenizer.ggml.{role}_token_id") for role in ("eot", "eom"))
+        return frozenset() if token == self._eos or str(token) in ends else frozenset((token,))
+
+    def _adds_bos(self) -> bool:
+        return self._bos != _NO_TOKEN and bool(self._lib.llama_vocab_get_add_bos(self._vocab))
+
+    def _value(self, key: str) -> str:
+        """Return a value of the file's metadata as text, "" without it."""
+        buffer = ctypes.create_string_buffer(_VALUE_BYTES)
+        n = self._lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
 
     def _text(self, token: int) -> str:
         if token == _NO_TOKEN:
@@ -80,8 +118,23 @@ class Vocabulary:
         return buffer.raw[: max(n, 0)]
 
     def tokenize(self, text: str, *, special: bool, add_bos: bool) -> list[int]:
-        """Split text into token ids; lone surrogates become the replacement character."""
-        data = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode("utf-8")
+        """Split text into token ids; lone surrogates become the replacement character.
+
+        Raises:
+            PromptTooLong: a run without a cut is longer than the library can be trusted with.
+            DoesNotFit: there is no memory for the stack that a long run needs.
+            EngineFailed: the library failed.
+        """
+        seen = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        data = seen.encode("utf-8")
+        with_bos = add_bos and (self._bos != _NO_TOKEN or not self._is_bpe)
+
+        def call() -> list[int]:
+            return self._tokenize(data, special=special, add_bos=with_bos)
+
+        return tokenize_safely(self._splitter, seen, call) if self._is_bpe else call()
+
+    def _tokenize(self, data: bytes, *, special: bool, add_bos: bool) -> list[int]:
         room = len(data) + 8
         while True:
             buffer = (ctypes.c_int32 * room)()
