@@ -156,6 +156,15 @@ def _weights(found: ConversionPlan | ConversionResult, n_tensors: int) -> str:
     return f"{text} ({n_fallbacks} of {n_tensors} tensors fell back)" if n_fallbacks else text
 
 
+def _proven(result: ConversionResult) -> str:
+    """Say what was held against the source, or why nothing was."""
+    proof = result.proof
+    if proof.skipped:
+        return f"tokenizer not proven: {proof.skipped}"
+    text = f"tokenizer proven on {proof.strings} texts"
+    return f"{text}, template on {proof.conversations} chats" if proof.conversations else text
+
+
 def _show_result(result: ConversionResult, *, as_json: bool) -> None:
     from edgellm.cli import render
 
@@ -166,7 +175,7 @@ def _show_result(result: ConversionResult, *, as_json: bool) -> None:
         else:
             render.write_out(
                 f"{result.path}: {format_bytes(result.n_bytes)}, "
-                f"{_weights(result, result.n_tensors)}, {result.seconds:.1f} s\n"
+                f"{_weights(result, result.n_tensors)}, {result.seconds:.1f} s; {_proven(result)}\n"
             )
     if as_json:
         return

@@ -63,10 +63,13 @@ def model_facts(path: Path) -> dict[str, Any]:
     Raises:
         ModelError: the file is not there, not a GGUF, contradicts itself, or cannot be run here.
     """
+    from edgellm.converters.requantize import GENERATION
     from edgellm.formats.gguf_check import checked_model, full_kv_bytes
 
     header, found = checked_model(path)
     weight_bytes = sum(tensor.n_bytes for tensor in header.tensors)
+    generation = header.metadata.get(GENERATION)
+    is_known = isinstance(generation, int) and not isinstance(generation, bool)
     return {
         "file": str(path),
         "name": found.name,
@@ -79,6 +82,7 @@ def model_facts(path: Path) -> dict[str, Any]:
         "heads": {"query": found.n_heads, "key_value": found.n_kv_heads},
         "weights": dict(found.weight_types),
         "bits_per_weight": round(8 * weight_bytes / found.n_params, 2) if found.n_params else 0.0,
+        **({"generation": generation} if is_known else {}),
         "memory": found.memory,
         "bytes_of_whole_context": full_kv_bytes(header, found) or None,
         "chat_template": found.chat_template is not None,
@@ -169,6 +173,11 @@ def _weights_text(weights: Mapping[str, int]) -> str:
     return ", ".join(parts)
 
 
+def _generation_text(n: int) -> str:
+    times = {1: "once", 2: "twice"}.get(n, f"{n} times")
+    return f"{n}: weights went through quantisation {times}"
+
+
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}..."
@@ -184,6 +193,7 @@ _FORMAT: Final[Mapping[str, Callable[[Any], str]]] = {
     "weights": _weights_text,
     "threads": _threads_text,
     "bits_per_weight": "{:.2f}".format,
+    "generation": _generation_text,
     "bytes_of_whole_context": lambda n: format_bytes(n) if n else "not known from the header",
     "chat_template": _yes_no,
     "template": lambda text: _one_line(text) if text else "none",

@@ -12,6 +12,7 @@ import pytest
 from edgellm.cli import convert
 from edgellm.errors import TensorMismatch, VerifyFailed
 from edgellm.runtime import conversion
+from edgellm.runtime.proof import Proof
 
 if TYPE_CHECKING:
     from typing import Any
@@ -77,7 +78,10 @@ def test_result_progress_and_next_steps(cli: Any, asked: list[Any]) -> None:
     """The result is stdout's only line; warnings, progress and the next steps are on stderr."""
     result = cli("convert", "src", "-o", "my model.gguf", "--bits", "8", "--threads", "2")
     assert result.code == 0
-    assert result.out == "my model.gguf: 1.2 MB, q8_0, 8.50 bits per weight, 1.5 s\n"
+    assert result.out == (
+        "my model.gguf: 1.2 MB, q8_0, 8.50 bits per weight, 1.5 s; "
+        "tokenizer not proven: not asked for\n"
+    )
     assert result.err.startswith("converting: 10 %, ")
     assert "\nwarning: the tokenizer is odd\n" in result.err
     assert "edgellm run 'my model.gguf'" in result.err
@@ -139,7 +143,7 @@ def test_fallbacks_are_in_the_summary_and_the_json(cli: Any, asked: list[Any]) -
     """How many tensors are of another type is said in the one line, and which in the JSON."""
     flags = ("convert", "src", "-o", "m.gguf", "--bits", "4")
     expected = "q4_k_m, 8.50 bits per weight (180 of 272 tensors fell back), 1.5 s"
-    assert cli(*flags).out == f"m.gguf: 1.2 MB, {expected}\n"
+    assert cli(*flags).out.startswith(f"m.gguf: 1.2 MB, {expected}; ")
     [line] = cli(*flags, "--json").lines
     assert line["fallbacks"] == [
         {"wanted": "q4_k", "stored": "q5_0", "n_tensors": 150},
@@ -152,6 +156,28 @@ def test_help_says_the_bits_of_every_type(cli: Any) -> None:
     assert [item.value for item in convert.WeightType] == list(conversion.TYPES)
     words = convert.TYPE_HELP.replace(",", " ").split()
     assert set(conversion.TYPES) <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("proof", "said"),
+    [
+        (Proof(612, conversations=3), "tokenizer proven on 612 texts, template on 3 chats"),
+        (Proof(600), "tokenizer proven on 600 texts"),
+        (Proof(skipped="no engine"), "tokenizer not proven: no engine"),
+    ],
+)
+def test_what_was_proven_is_said(
+    cli: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch, proof: Proof, said: str
+) -> None:
+    """The summary has the number of texts that were compared, or why none was."""
+    fake = conversion.convert
+
+    def convert(*args: Any, **named: Any) -> conversion.ConversionResult:
+        return dataclasses.replace(fake(*args, **named), proof=proof)
+
+    monkeypatch.setattr(conversion, "convert", convert)
+    result = cli("convert", "src", "-o", "m.gguf", "--bits", "8")
+    assert result.out.endswith(f"1.5 s; {said}\n")
 
 
 def test_result_as_json(cli: Any, asked: list[Any]) -> None:

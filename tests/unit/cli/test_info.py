@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """Write a GGUF with two layers, four heads over two keys, and weights of two types."""
+def model(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Write a GGUF with two layers, four heads over two keys, and weights of two types.
+
+    Its parameter is the generation of its weights.
+    """
     path = tmp_path / "tiny.gguf"
     out = gguf.GGUFWriter(str(path), "orion")  # whose tensors are not counted
     out.add_name("Ti\x1bny")
@@ -32,6 +35,8 @@ def model(tmp_path: Path) -> Path:
     out.add_bos_token_id(0)
     out.add_eos_token_id(0)
     out.add_chat_template("{{ messages }}")
+    if hasattr(request, "param"):
+        out.add_uint32("edgellm.generation", request.param)
     out.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
     blocks = np.zeros((3, 34), np.uint8)
     out.add_tensor("output.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
@@ -67,6 +72,16 @@ def test_facts_as_json(cli: Any, model: Path) -> None:
     assert facts["weights"] == {"f32": 96, "q8_0": 96}
     assert facts["heads"] == {"query": 4, "key_value": 2}
     assert facts["file_bytes"] == model.stat().st_size
+    assert "generation" not in facts
+
+
+@pytest.mark.parametrize(("model", "times"), [(2, "twice"), (3, "3 times")], indirect=["model"])
+def test_weights_quantised_again(cli: Any, model: Path, times: str) -> None:
+    """A file made from quantised weights says so; one made from a checkpoint says nothing."""
+    lines = dict(line.split(":", 1) for line in cli("info", model).out.splitlines())
+    [facts] = cli("info", model, "--json").lines
+    said = f"{facts['generation']}: weights went through quantisation {times}"
+    assert lines["generation"].strip() == said
 
 
 def test_cut_file_is_corrupt(cli: Any, model: Path) -> None:
