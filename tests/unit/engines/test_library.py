@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_a_file_system_without_mmap_is_read(tiny_models, monkeypatch):
     lib, ring = library.load().lib, library.load().log
     real, modes = lib.llama_model_load_from_file, []
 
-    def load(path, params):
+    def load(path: bytes, params: Any) -> Any:
         modes.append(params.load_mode)
         if len(modes) == 1:
             ring.feed(4, "llama_model_load: error loading model: mmap failed: No such device\n")
