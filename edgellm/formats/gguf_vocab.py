@@ -2,8 +2,9 @@
 
 A missing byte, two equal tokens or a list that is too short is an assertion, an exception through
 C, or an endless loop there, and no caller can catch any of them.
-Source: `llama_vocab::impl::load` and the tokenizers in llama-vocab.cpp, llama.cpp 0c1e57098; each
-rule was seen to end the process, or is named there.
+Source: `llama_vocab::impl::load` and the tokenizers in llama-vocab.cpp, llama.cpp 0c1e57098. The
+rules were seen to end the process, but for three that come from reading these sources alone: the
+endless loop of an RWKV vocabulary without a byte, the form of byte tokens, a gemma4 without BOS.
 """
 
 from __future__ import annotations
