@@ -16,7 +16,6 @@ EdgeLLMError
 ├── SnapshotError
 │   ├── SnapshotCorrupt
 │   └── SnapshotIncompatible
-├── StoreBusy
 ├── DoesNotFit                  memory or disk
 ├── EngineError
 │   ├── EngineUnavailable       the library is not installed, or cannot load
@@ -165,12 +164,6 @@ class SnapshotIncompatible(SnapshotError):
     """A whole snapshot that does not belong to this model, engine or prompt."""
 
     code = "snapshot_incompatible"
-
-
-class StoreBusy(EdgeLLMError):
-    """Another process holds the store's lock."""
-
-    code = "store_busy"
 
 
 class DoesNotFit(EdgeLLMError):
