@@ -58,6 +58,8 @@ class EngineSettings:
         n_gpu_layers: layers on the GPU; None puts there what fits.
         kv_type: ggml type of keys and values, `f16`, `q8_0`, `q4_0` or `f32`.
         flash_attention: `auto` lets the engine choose; the resolved value is in the fingerprint.
+        repack: let weights be copied into the layout this CPU computes fastest with; off takes less
+            memory, for a few tokens only.
     """
 
     n_batch: int = 512
@@ -65,6 +67,7 @@ class EngineSettings:
     n_gpu_layers: int | None = None
     kv_type: str = "f16"
     flash_attention: FlashAttention = "auto"
+    repack: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class LlamaCppEngine:
         params = lib.llama_model_default_params()
         layers = self.settings.n_gpu_layers
         params.n_gpu_layers = _ALL_LAYERS if layers is None else layers
+        params.use_extra_bufts = self.settings.repack
         model, reason = self._try(path, params)
         if not model and facts.is_mapping_error(reason):
             params.load_mode = _LOAD_WITHOUT_MMAP

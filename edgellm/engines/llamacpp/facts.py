@@ -222,6 +222,8 @@ def fingerprint(engine: LlamaCppEngine, context: Context, content: str) -> Finge
         "n_gpu_layers": "auto" if settings.n_gpu_layers is None else str(settings.n_gpu_layers),
         "n_threads": str(engine.n_threads),
     }
+    if not settings.repack:  # other kernels, which round otherwise
+        soft["repack"] = "off"
     return Fingerprint(_pairs(hard), _pairs(soft))
 
 
