@@ -83,6 +83,7 @@ class LlamaCppEngine:
         params.use_extra_bufts = self.settings.repack
         model, reason = self._try(path, params)
         if not model and facts.is_mapping_error(reason):
+            facts.check_unmapped(self.model, gpu=lib.llama_supports_gpu_offload() and layers != 0)
             params.load_mode = _LOAD_WITHOUT_MMAP
             model, reason = self._try(path, params)
             note = (

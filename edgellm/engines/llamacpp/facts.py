@@ -146,6 +146,29 @@ def is_mapping_error(reason: str) -> bool:
     return _MAPPING in reason.lower() and not is_memory_error(reason)
 
 
+def check_unmapped(model: ModelInfo, *, gpu: bool) -> None:
+    """Refuse weights that must be read, and cannot: mapped, they would be paged in as needed.
+
+    Args:
+        model: for the length of its file.
+        gpu: whether layers may go to another memory, which the engine then plans with.
+
+    Raises:
+        DoesNotFit: the file is longer than the memory that is free.
+    """
+    have = available_bytes()
+    if gpu or model.file_bytes <= have:
+        return
+    raise DoesNotFit(
+        "the file system cannot map the model, and to read it "
+        f"{format_bytes(model.file_bytes)} are needed, {format_bytes(have)} of memory are free",
+        path=model.path,
+        hint="copy the model to a local disk, or use a smaller one",
+        need_bytes=model.file_bytes,
+        have_bytes=have,
+    )
+
+
 def load_error(model: ModelInfo, version: str, reason: str) -> DoesNotFit | ModelError:
     """Return the error for a model that the engine refused to load, with its own words."""
     if is_memory_error(reason):

@@ -12,7 +12,7 @@ import pytest
 
 from edgellm.engines.base import EngineSettings
 from edgellm.engines.llamacpp import LlamaCppEngine, facts, library
-from edgellm.errors import ModelCorrupt
+from edgellm.errors import DoesNotFit, ModelCorrupt
 
 _WITHOUT_ENGINE = """
 import sys
@@ -110,6 +110,29 @@ def test_a_file_system_without_mmap_is_read(tiny_models, monkeypatch):
     engine.reserve(256)
     assert engine.decode([1, 2, 3]).shape == (1, 512)
     engine.close()
+
+
+def test_what_cannot_be_mapped_is_read_only_where_it_fits(tiny_models, monkeypatch):
+    """The memory is looked at again before the second try: a file that is longer is not tried."""
+    lib, ring = library.load().lib, library.load().log
+    modes = []
+
+    def load(path: bytes, params: Any) -> None:
+        modes.append(params.load_mode)
+        ring.feed(4, "llama_model_load: error loading model: mmap failed: No such device\n")
+
+    path = tiny_models / "tiny-llama.gguf"
+    n_bytes = path.stat().st_size
+    monkeypatch.setattr(lib, "llama_model_load_from_file", load)
+    monkeypatch.setattr(facts, "available_bytes", lambda: n_bytes - 1)
+    with pytest.raises(DoesNotFit, match="cannot map the model, and to read it .* are needed") as e:
+        LlamaCppEngine(path, EngineSettings(n_threads=1))
+    assert modes == [-1]
+    assert (e.value.need_bytes, e.value.have_bytes) == (n_bytes, n_bytes - 1)
+    monkeypatch.setattr(facts, "available_bytes", lambda: n_bytes)
+    with pytest.raises(ModelCorrupt, match="mmap failed"):
+        LlamaCppEngine(path, EngineSettings(n_threads=1))
+    assert modes == [-1, -1, 0]
 
 
 @pytest.mark.parametrize(
