@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgellm.errors import ModelCorrupt
 from edgellm.fileio import open_regular, read_exactly
 from edgellm.formats.checked_json import parse_object, unreadable
+from edgellm.formats.sniff import FILE_LINK_HINT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +116,7 @@ def _header_length(head: bytearray, size: int, path: Path) -> int:
         if head == b"version ":
             raise ModelCorrupt("a Git LFS pointer, not the weights", path=path, hint=_PULL)
         if head.lstrip().startswith((b"<!", b"<h", b"<H", b"<?")):
-            raise ModelCorrupt("a web page, not the weights", path=path, hint=_AGAIN)
+            raise ModelCorrupt("a web page, not the weights", path=path, hint=FILE_LINK_HINT)
         raise ModelCorrupt(
             f"header of {length} bytes; at most {MAX_HEADER_BYTES}", path=path, hint=_AGAIN
         )

@@ -5,13 +5,17 @@ Only for error messages: nothing is decided by it.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-SNIFF_BYTES: Final = 64
+SNIFF_BYTES: Final = 512
 """How many leading bytes `describe` looks at."""
 
 _HTML: Final = (b"<!doctype", b"<html", b"<head", b"<?xml")
 _OLD_GGML: Final = (b"tjgg", b"fmgg", b"algg", b"lmgg", b"ggjt", b"ggmf", b"ggla", b"ggml")
+_MAX_SHOWN_CHARS: Final = 60
+_TAG: Final = re.compile(r"<[^>]*>?")
+FILE_LINK_HINT: Final = "use the file's download link, .../resolve/main/FILE, not its page"
 _CHECKPOINT_HINT: Final = "run `edgellm convert` on the folder it belongs to"
 
 
@@ -27,7 +31,7 @@ def describe(head: bytes) -> tuple[str, str]:
     if not head:
         return "the file is empty", "download it again"
     if head.lstrip()[:9].lower().startswith(_HTML):
-        return "it is a web page", "download the file itself, not the page that shows it"
+        return f"it is a web page, {_first_words(head)}", FILE_LINK_HINT
     if head.startswith(b"version https://git-lfs"):
         return "it is a Git LFS pointer", "run `git lfs pull` in that folder"
     if head[:4] in _OLD_GGML:
@@ -39,3 +43,10 @@ def describe(head: bytes) -> tuple[str, str]:
     if head[:2] == b"\x1f\x8b":
         return "it is compressed with gzip", "unpack it first"
     return f"it starts with {head[:4]!r}", "is it the right file?"
+
+
+def _first_words(page: bytes) -> str:
+    """Return what a page says at its head as quoted ASCII: a login, an error, a file's name."""
+    text = page.decode("utf-8", "replace")
+    words = " ".join(_TAG.sub(" ", text).split()) or " ".join(text.split())
+    return ascii(words[:_MAX_SHOWN_CHARS])

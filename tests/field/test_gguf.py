@@ -32,7 +32,10 @@ REFUSED = {
     "04_trunc_in_kv": "cannot be in 100 bytes",
     "05_trunc_in_tensor_info": "needs 7006 bytes, the file has 7000",
     "06_trunc_in_data": "'blk.0.ffn_down.weight': 4096 bytes are missing",
-    "07_html_page": "web page.*download the file itself",
+    "07_html_page": (
+        "a web page, 'tiny.Q4_0.gguf at main Sign in'"
+        ".*use the file's download link, .../resolve/main/FILE, not its page"
+    ),
     "08_lfs_pointer": "Git LFS pointer.*git lfs pull",
     "09_old_ggjt_magic": "old GGML file",
     "10_version_1": "GGUF version 1;",
