@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import ModelCorrupt, ModelUnsupported
 from edgellm.formats.gguf import read_header
 from edgellm.formats.gguf_families import ARCHITECTURES, KNOWN_ENGINE, MAKES_NO_TEXT
-from edgellm.formats.gguf_keys import Keys
+from edgellm.formats.gguf_keys import CONVERT_AGAIN, Keys
 from edgellm.formats.gguf_limits import check_limits
 from edgellm.formats.gguf_memory import kv_size
 from edgellm.formats.gguf_model import model_info
@@ -46,18 +46,13 @@ def checked_model(path: str | PathLike[str]) -> tuple[GgufHeader, ModelInfo]:
     keys = Keys(header, str(path))
     _check_architecture(keys)
     check_limits(keys, model.n_layers)
+    _check_kv(header, model)
     warnings = check_vocabulary(keys)
     check_types(header)
-    try:
-        check_tensors(header, keys, model)
-    except ModelCorrupt as err:
-        kv_bytes = full_kv_bytes(header, model)
-        if kv_bytes < _ABSURD_KV_BYTES:
-            raise
-        wide = f"its {model.n_ctx_train} tokens of context would take {format_bytes(kv_bytes)}"
-        raise ModelCorrupt(f"{err.message}; {wide}", path=err.path, hint=err.hint) from err
-    if model.n_ctx_train > MAX_PLAUSIBLE_CTX:
-        whole = format_bytes(full_kv_bytes(header, model))
+    check_tensors(header, keys, model)
+    kv_bytes = full_kv_bytes(header, model)
+    if model.n_ctx_train > MAX_PLAUSIBLE_CTX or kv_bytes >= _ABSURD_KV_BYTES:
+        whole = format_bytes(kv_bytes)
         said = (
             f"the file declares a context of {model.n_ctx_train} tokens, which would take {whole}"
         )
@@ -69,6 +64,27 @@ def full_kv_bytes(header: GgufHeader, model: ModelInfo) -> int:
     """Return what the keys and values of the whole declared context take as f16, 0 if unknown."""
     size = kv_size(header, model)
     return size.context_bytes(model.n_ctx_train, TYPES_BY_NAME["f16"]) if size else 0
+
+
+def _check_kv(header: GgufHeader, model: ModelInfo) -> None:
+    """Refuse keys and values wider than the weights in the file could make, with what they would take.
+
+    A value of a key or of a value is the product of a row of `n_embd` weights, and no type has less
+    than a bit for a weight.
+    """
+    size = kv_size(header, model)
+    n_values = sum(keys + values for keys, values in size.rows) if size else 0
+    need = n_values * model.n_embd // 8
+    kv_bytes = full_kv_bytes(header, model)
+    if kv_bytes < _ABSURD_KV_BYTES or need <= model.file_bytes:
+        return
+    raise ModelCorrupt(
+        f"the {model.n_ctx_train} tokens of context it declares would take {format_bytes(kv_bytes)} "
+        f"of keys and values: {n_values} numbers a token, whose weights need at least "
+        f"{format_bytes(need)}, the file has {format_bytes(model.file_bytes)}",
+        path=model.path,
+        hint=CONVERT_AGAIN,
+    )
 
 
 def _check_architecture(keys: Keys) -> None:

@@ -74,7 +74,10 @@ REFUSED = {
     "42_fewer_tensors_than_model": "'blk.0.attn_q.weight' is missing: 4 tensors are there",
     "43_more_tensors_than_model": "13 tensors, llama.cpp .* uses 12: 'v.patch_embd.weight'.*newer",
     "44_head_count_0": "'llama.attention.head_count': .*no attention heads",
-    "46_ctx_1M_wide": r"1048576 tokens of context would take 2\.\d TB",
+    "46_ctx_1M_wide": (
+        r"1048576 tokens of context it declares would take 2\.\d TB of keys and values: 1310720 "
+        "numbers a token, whose weights need at least 1.3 GB, the file has 59.4 kB"
+    ),
     "47_layers_1e9": "'llama.block_count': 1000000000 layers",
 }
 # What runs, and what must be said while it does.
