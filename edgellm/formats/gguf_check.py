@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import ModelCorrupt, ModelUnsupported
 from edgellm.formats.gguf import read_header
 from edgellm.formats.gguf_families import ARCHITECTURES, KNOWN_ENGINE, MAKES_NO_TEXT
+from edgellm.formats.gguf_graphs import check_graph
 from edgellm.formats.gguf_keys import CONVERT_AGAIN, Keys
 from edgellm.formats.gguf_limits import check_limits
 from edgellm.formats.gguf_memory import kv_size
@@ -49,6 +50,7 @@ def checked_model(path: str | PathLike[str]) -> tuple[GgufHeader, ModelInfo]:
     _check_kv(header, model)
     warnings = check_vocabulary(keys)
     check_types(header)
+    check_graph(header, keys)
     check_tensors(header, keys, model)
     kv_bytes = full_kv_bytes(header, model)
     if model.n_ctx_train > MAX_PLAUSIBLE_CTX or kv_bytes >= _ABSURD_KV_BYTES:

@@ -57,6 +57,12 @@ def check_vocabulary(keys: Keys) -> tuple[str, ...]:
             path=keys.path,
             hint=f"kinds that can: {', '.join(_DEFAULT_IDS)}",
         )
+    if keys.metadata.get(f"{_PREFIX}pre") == "whitespace":  # two blanks are an assertion there
+        raise ModelUnsupported(
+            "the vocabulary splits at white space only, which ends the engine's process",
+            path=keys.path,
+            hint="get another conversion of the model",
+        )
     tokens = keys.metadata.get(f"{_PREFIX}tokens")
     if not isinstance(tokens, StringArray) or not len(tokens):
         raise _corrupt(keys, "tokens", "must be a list of texts")
