@@ -16,6 +16,7 @@ from edgellm.engines.base import EngineSettings
 from edgellm.engines.llamacpp.vocab_only import VocabOnly
 from edgellm.errors import DoesNotFit, EdgeLLMError, EngineUnavailable, VerifyFailed
 from edgellm.formats.gguf import read_header
+from edgellm.runtime.proof import DECODING, not_decoded
 from edgellm.runtime.proof_templates import check_end_of_turn, compare_templates
 from edgellm.runtime.proof_texts import around_added, texts
 from edgellm.runtime.reference import open_reference
@@ -35,7 +36,13 @@ def main(task: str) -> int:
     """Do what a task says; return 0 when the last line tells the outcome."""
     wanted: dict[str, Any] = json.loads(task)
     try:
-        found = prove(Path(wanted["gguf"]), Path(wanted["source"]), wanted["n"], wanted["seed"])
+        found = prove(
+            Path(wanted["gguf"]),
+            Path(wanted["source"]),
+            wanted["n"],
+            wanted["seed"],
+            decode=wanted["decode"],
+        )
     except EngineUnavailable as err:
         found = {"skipped": err.message}
     except EdgeLLMError as err:
@@ -49,14 +56,15 @@ def _say(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
+def prove(gguf: Path, source: Path, n_texts: int, seed: int, *, decode: bool) -> dict[str, Any]:
     """Hold a written file against its source; return what goes into a `Proof`.
+
+    Without `decode` the weights are not loaded.
 
     Raises:
         VerifyFailed: they differ; says where.
         EngineUnavailable: there is nothing to hold against.
     """
-    warnings: list[str] = []
     _say({"stage": "opening the written file"})
     metadata = read_header(gguf).metadata
     if metadata.get("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
@@ -74,15 +82,14 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int) -> dict[str, Any]:
         n_compared = compare_tokens(engine, reference, n_texts, seed)
         _say({"stage": "comparing chat templates"})
         n_talks = compare_templates(source, metadata, vocab)
-        warnings += check_end_of_turn(metadata, engine, vocab)
-    _say({"stage": "decoding one token"})
-    try:
-        warnings += decode_one(gguf)
-    except VerifyFailed:
-        if source.is_dir():
-            raise
-        warnings += _neither_runs(source)
-    return {"strings": n_compared, "conversations": n_talks, "warnings": warnings}
+        warnings = check_end_of_turn(metadata, engine, vocab)
+    found = {"strings": n_compared, "conversations": n_talks, "decoded": False}
+    if not decode:
+        return {**found, "warnings": warnings}
+    _say({"stage": DECODING, **found, "warnings": warnings})
+    problem = _decode_problem(gguf, source)
+    warnings += [not_decoded(problem)] if problem else []
+    return {**found, "decoded": not problem, "warnings": warnings}
 
 
 def _found_first(metadata: Mapping[str, Any]) -> list[str]:
@@ -149,21 +156,31 @@ def _difference(text: str, meant: Sequence[int], found: Sequence[int]) -> str:
     )
 
 
-def _neither_runs(source: Path) -> list[str]:
-    """Return a warning when the file that another was made from does not run either.
+def _decode_problem(gguf: Path, source: Path) -> str:
+    """Decode one token; return why none was, where that is no fault of the written file, or "".
 
     Raises:
-        VerifyFailed: it does.
+        VerifyFailed: the engine runs a GGUF source and not the file, or a checkpoint's file.
     """
     try:
-        decode_one(source)
-    except VerifyFailed as err:
-        return [f"no token was decoded, from the source neither: {err.message}"]
-    raise VerifyFailed("the engine runs the source, and not the written file")
+        return decode_one(gguf)
+    except VerifyFailed as failure:
+        if source.is_dir():
+            raise
+        _say({"stage": "decoding one token of the source"})
+        try:
+            problem = decode_one(source, "the source")
+        except VerifyFailed as err:
+            return f"{failure.message}, and {err.message}"
+        if problem:
+            return f"{failure.message}; the source could not be tried: {problem}"
+        raise VerifyFailed(
+            f"the engine runs the source, and not the written file: {failure.message}"
+        ) from failure
 
 
-def decode_one(gguf: Path) -> list[str]:
-    """Load the whole model and decode one token; return a warning where memory does not allow it.
+def decode_one(gguf: Path, what: str = "the written file") -> str:
+    """Load the whole model and decode one token; return why memory does not allow it, or "".
 
     Raises:
         VerifyFailed: the engine refuses it, or gives no finite numbers.
@@ -172,18 +189,19 @@ def decode_one(gguf: Path) -> list[str]:
 
     from edgellm.engines.llamacpp import LlamaCppEngine
 
+    # One thread: threads that wait for each other on a busy machine take longer than a token.
+    settings = EngineSettings(n_batch=1, n_gpu_layers=0, n_threads=1, repack=False)
     try:
-        # One thread: threads that wait for each other on a busy machine take longer than a token.
-        engine = LlamaCppEngine(gguf, EngineSettings(n_gpu_layers=0, n_threads=1))
+        engine = LlamaCppEngine(gguf, settings)
         engine.reserve(1)
         logits = engine.decode(engine.tokenize("a", special=False, add_bos=True)[:1] or [0])
     except DoesNotFit as err:
-        return [f"no token was decoded from the written file: {err.message}"]
+        return err.message
     except EngineUnavailable:
         raise
     except EdgeLLMError as err:
-        raise VerifyFailed(f"the engine cannot run the written file: {err.message}") from err
+        raise VerifyFailed(f"the engine cannot run {what}: {err.message}") from err
     if not math.isfinite(float(np.abs(logits).max())):
-        raise VerifyFailed("the first decoded token has logits that are not finite")
+        raise VerifyFailed(f"the first token of {what} has logits that are not finite")
     engine.close()
-    return []
+    return ""

@@ -197,8 +197,8 @@ def test_result_as_json(cli: Any, asked: list[Any]) -> None:
         "generation": 1,
         "proof": {
             "strings": 0,
-            "mismatches": 0,
             "conversations": 0,
+            "decoded": False,
             "skipped": "not asked for",
             "warnings": [],
         },
