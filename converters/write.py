@@ -73,7 +73,8 @@ def peak_memory_bytes(plan: FilePlan, n_threads: int) -> int:
     """Estimate the peak resident memory of a conversion: imports, metadata, slabs in flight.
 
     The factors were fitted to runs of SmolLM2 and gemma-3-270m, checkpoint and GGUF, with one and
-    four threads: 6 % too low to 30 % too high there. The process that proves the file is not in it.
+    four threads: 6 % too low to 30 % too high there. The process that proves the file is not in it
+    (`runtime.proof.peak_memory_bytes`).
     """
     slab = 0.0
     for tensor in plan.tensors:

@@ -144,9 +144,16 @@ def _show_plan(plan: ConversionPlan, *, as_json: bool) -> None:
             ("generation", str(plan.generation)),
             ("size", f"{plan.out_bytes:,} bytes ({format_bytes(plan.out_bytes)})"),
             ("free space", format_bytes(plan.free_bytes)),
-            ("peak memory", f"about {format_bytes(plan.peak_memory_bytes)}"),
+            ("peak memory", _memory(plan)),
         ]
     )
+
+
+def _memory(plan: ConversionPlan) -> str:
+    """Say what the conversion takes, and what its proof takes beside it, in a second process."""
+    text = f"about {format_bytes(plan.peak_memory_bytes)}"
+    more = plan.proof_memory_bytes
+    return f"{text}, {format_bytes(more)} more for the proof" if more else text
 
 
 def _weights(found: ConversionPlan | ConversionResult, n_tensors: int) -> str:

@@ -35,7 +35,7 @@ def find_source(
     from edgellm.cli import render
     from edgellm.cli.progress import ByteProgress
     from edgellm.cli.variables import offline_variable
-    from edgellm.runtime.conversion import check_out
+    from edgellm.runtime.conversion_out import check_out
 
     if not dry_run:
         check_out(options)

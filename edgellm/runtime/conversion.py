@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
-import shutil
-import stat
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import DoesNotFit, UsageError, VerifyFailed
 from edgellm.fileio import AtomicWriter, temp_name
 from edgellm.hw.cpu import available_threads
-from edgellm.runtime.proof import Proof, prove
-from edgellm.units import format_bytes
+from edgellm.runtime import proof
+from edgellm.runtime.conversion_out import check_folder, check_out, check_space, free_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from edgellm.converters.layout import FilePlan
+    from edgellm.converters.layout import Fallback, FilePlan
 
     Progress = Callable[[int, int], None]
 
@@ -36,7 +33,7 @@ TYPES: Final = (
 TYPE_OF_BITS: Final = {8: "q8_0", 4: "q4_k_m"}
 _FILE_MODE: Final = 0o666  # less the umask: a model is no secret
 _MAX_THREADS: Final = 16
-_NOT_PROVEN: Final = Proof(skipped="not asked for")
+_NOT_PROVEN: Final = proof.Proof(skipped="not asked for")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +73,6 @@ class TensorRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Fallback:
-    """`n_tensors` are `stored`, not `wanted`: their rows do not fill the blocks of that type."""
-
-    wanted: str
-    stored: str
-    n_tensors: int
-
-
-@dataclass(frozen=True, slots=True)
 class ConversionPlan:
     """What a conversion would write, known before the first byte is.
 
@@ -97,6 +85,7 @@ class ConversionPlan:
         bits_per_weight: `8 * tensor bytes / n_params`.
         tensors: one row for each tensor, in file order.
         peak_memory_bytes: estimate of the process's peak resident memory.
+        proof_memory_bytes: what the process that proves the file takes beside it; 0 without one.
         free_bytes: free space where `out` goes.
         fallbacks: tensors that are of another type because their rows do not fill its blocks.
         generation: 1 for an unquantised source, one more for each quantised file between.
@@ -111,6 +100,7 @@ class ConversionPlan:
     bits_per_weight: float
     tensors: tuple[TensorRow, ...]
     peak_memory_bytes: int
+    proof_memory_bytes: int
     free_bytes: int
     fallbacks: tuple[Fallback, ...] = ()
     generation: int = 1
@@ -143,7 +133,7 @@ class ConversionResult:
     n_tensors: int
     fallbacks: tuple[Fallback, ...] = ()
     generation: int = 1
-    proof: Proof = _NOT_PROVEN
+    proof: proof.Proof = _NOT_PROVEN
     warnings: tuple[str, ...] = ()
 
 
@@ -178,85 +168,37 @@ def convert(options: ConvertOptions, *, progress: Progress | None = None) -> Con
         ConvertError: and the others that `plan` raises.
     """
     started_s = time.monotonic()
-    out = options.out
     check_out(options)
     file_plan = _make_plan(options)
-    free_bytes = _free_bytes(out)
-    if free_bytes < file_plan.n_bytes:
-        raise DoesNotFit(
-            f"needs {format_bytes(file_plan.n_bytes)}, {format_bytes(free_bytes)} are free",
-            path=out,
-            hint="free some space or name a file elsewhere",
-            need_bytes=file_plan.n_bytes,
-            have_bytes=free_bytes,
-        )
-    try:
-        sha256, proof = _write_and_verify(options, file_plan, progress)
-    except FileExistsError as err:  # made by another run since it was cleared
-        raise UsageError("another conversion is writing this file", path=out) from err
-    except OSError as err:
-        if err.errno in (errno.ENOSPC, errno.EDQUOT):  # some disks tell it only when synced
-            raise DoesNotFit("the disk is full", path=out, hint="free some space") from err
-        raise UsageError(f"cannot be written: {err.strerror or err}", path=out) from err
+    check_space(options.out, file_plan.n_bytes)
+    with _told_of_disk(options.out):
+        sha256, proven = _write_and_verify(options, file_plan, progress)
     return ConversionResult(
-        path=out,
+        path=options.out,
         type=options.type,
         n_bytes=file_plan.n_bytes,
         sha256=sha256,
         seconds=time.monotonic() - started_s,
         bits_per_weight=file_plan.bits_per_weight,
         n_tensors=len(file_plan.tensors),
-        fallbacks=_fallbacks(file_plan),
+        fallbacks=file_plan.fallbacks,
         generation=file_plan.generation,
-        proof=proof,
-        warnings=(*file_plan.warnings, *proof.warnings),
+        proof=proven,
+        warnings=(*file_plan.warnings, *proven.warnings),
     )
 
 
-def check_out(options: ConvertOptions) -> None:
-    """Refuse to replace what no conversion may: links are judged by what they lead to.
-
-    Worth a call of its own before a source is fetched.
-
-    Raises:
-        UsageError: `options.out` is there, cannot be written, or its folder does not exist.
-    """
-    out = options.out
-    _check_folder(out)
+@contextlib.contextmanager
+def _told_of_disk(out: Path) -> Iterator[None]:
+    """Turn what a disk answers to writing into our errors."""
     try:
-        there = out.stat()
-    except FileNotFoundError:
-        return
+        yield
+    except FileExistsError as err:  # made by another run since it was cleared
+        raise UsageError("another conversion is writing this file", path=out) from err
     except OSError as err:
+        if err.errno in (errno.ENOSPC, errno.EDQUOT):  # some disks tell it only when synced
+            raise DoesNotFit("the disk is full", path=out, hint="free some space") from err
         raise UsageError(f"cannot be written: {err.strerror or err}", path=out) from err
-    other = "name another file"
-    if stat.S_ISDIR(there.st_mode):
-        raise UsageError("is a folder", path=out, hint="name a file in it")
-    if not stat.S_ISREG(there.st_mode):
-        raise UsageError("is there and is not a regular file", path=out, hint=other)
-    if any(_is_same(path, there) for path in _files(options.src)):
-        raise UsageError("is a file of the source itself", path=out, hint=other)
-    if not options.overwrite:
-        raise UsageError("is there already", path=out, hint=f"use --force, or {other}")
-
-
-def _check_folder(out: Path) -> None:
-    if not out.parent.is_dir():
-        raise UsageError("the folder does not exist", path=out.parent)
-
-
-def _files(src: Path) -> list[Path]:
-    try:
-        return list(src.iterdir()) if src.is_dir() else [src]
-    except OSError:  # planning says what is wrong with it
-        return []
-
-
-def _is_same(path: Path, status: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(path.stat(), status)
-    except OSError:  # a link to nowhere
-        return False
 
 
 def _make_plan(options: ConvertOptions) -> FilePlan:
@@ -264,7 +206,7 @@ def _make_plan(options: ConvertOptions) -> FilePlan:
         raise UsageError(f"type {options.type!r} is unknown", hint=f"one of {', '.join(TYPES)}")
     if options.n_threads < 0:
         raise UsageError(f"{options.n_threads} threads")
-    _check_folder(options.out)
+    check_folder(options.out)
     if options.src.is_file():
         from edgellm.converters.requantize import plan_requantization
 
@@ -276,7 +218,7 @@ def _make_plan(options: ConvertOptions) -> FilePlan:
 
 def _write_and_verify(
     options: ConvertOptions, file_plan: FilePlan, progress: Progress | None
-) -> tuple[str, Proof]:
+) -> tuple[str, proof.Proof]:
     """Write, sync, read back, prove, rename; return the sha256 and the proof."""
     from edgellm.converters.claim import claim, clear_partial, partial_path
     from edgellm.converters.verify import verify_file
@@ -297,7 +239,7 @@ def _write_and_verify(
         writer.sync()
         sha256 = verify_file(partial, file_plan, digests)
         try:
-            return sha256, prove(partial, options.src) if options.prove else _NOT_PROVEN
+            return sha256, proof.prove(partial, options.src) if options.prove else _NOT_PROVEN
         except VerifyFailed as err:
             err.path = str(out)
             raise
@@ -325,20 +267,19 @@ def _describe(options: ConvertOptions, file_plan: FilePlan) -> ConversionPlan:
         bits_per_weight=file_plan.bits_per_weight,
         tensors=rows,
         peak_memory_bytes=peak_memory_bytes(file_plan, _n_threads(options)),
-        free_bytes=_free_bytes(options.out),
-        fallbacks=_fallbacks(file_plan),
+        proof_memory_bytes=_proof_memory_bytes(options, file_plan),
+        free_bytes=free_bytes(options.out),
+        fallbacks=file_plan.fallbacks,
         generation=file_plan.generation,
         warnings=file_plan.warnings,
     )
 
 
-def _fallbacks(file_plan: FilePlan) -> tuple[Fallback, ...]:
-    return tuple(Fallback(f.wanted, f.stored, f.n_tensors) for f in file_plan.fallbacks)
+def _proof_memory_bytes(options: ConvertOptions, file_plan: FilePlan) -> int:
+    if not (options.prove and proof.is_possible()):
+        return 0
+    return proof.peak_memory_bytes(len(file_plan.head), file_plan.n_bytes)
 
 
 def _n_threads(options: ConvertOptions) -> int:
     return options.n_threads or min(available_threads(), _MAX_THREADS)
-
-
-def _free_bytes(out: Path) -> int:
-    return shutil.disk_usage(out.parent).free

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgellm.cli import convert
+from edgellm.converters.layout import Fallback
 from edgellm.errors import TensorMismatch, VerifyFailed
 from edgellm.runtime import conversion
 from edgellm.runtime.proof import Proof
@@ -26,13 +27,14 @@ PLAN = conversion.ConversionPlan(
     bits_per_weight=8.5,
     tensors=(conversion.TensorRow("a", "b", (2, 3), "q8_0", 34),),
     peak_memory_bytes=5_000_000,
+    proof_memory_bytes=0,
     free_bytes=9_000_000_000,
     warnings=("the tokenizer is odd",),
 )
-FALLBACKS: dict[str, tuple[conversion.Fallback, ...]] = dict.fromkeys(conversion.TYPES, ()) | {
+FALLBACKS: dict[str, tuple[Fallback, ...]] = dict.fromkeys(conversion.TYPES, ()) | {
     "q4_k_m": (
-        conversion.Fallback("q4_k", "q5_0", 150),
-        conversion.Fallback("q6_k", "q8_0", 30),
+        Fallback("q4_k", "q5_0", 150),
+        Fallback("q6_k", "q8_0", 30),
     )
 }
 
@@ -122,6 +124,19 @@ def test_dry_run_writes_nothing(cli: Any, asked: list[Any]) -> None:
     assert "1,234,567 bytes" in result.out
     [plan] = cli("convert", "src", "-o", "m.gguf", "--bits", "8", "--dry-run", "--json").lines
     assert (plan["type"], plan["weight_type"], plan["out_bytes"]) == ("plan", "q8_0", 1_234_567)
+
+
+def test_dry_run_tells_the_memory_of_the_proof(
+    cli: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apart from the conversion's own; nothing is said where nothing will be proven."""
+    flags = ("convert", "src", "-o", "m.gguf", "--bits", "8", "--dry-run")
+    assert "about 5.0 MB\n" in cli(*flags).out
+    proven = dataclasses.replace(PLAN, proof_memory_bytes=250_000_000)
+    monkeypatch.setattr(conversion, "plan", lambda _: proven)
+    assert "about 5.0 MB, 250.0 MB more for the proof\n" in cli(*flags).out
+    [plan] = cli(*flags, "--json").lines
+    assert (plan["peak_memory_bytes"], plan["proof_memory_bytes"]) == (5_000_000, 250_000_000)
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgellm.converters import verify
+from edgellm.converters.presets import PRESETS
 from edgellm.errors import DoesNotFit, ModelNotFound, UsageError, VerifyFailed
 from edgellm.formats.gguf import read_header
-from edgellm.runtime.conversion import TYPES, ConvertOptions, convert, plan
+from edgellm.kernels.ggml import WRITTEN
+from edgellm.runtime.conversion import TYPE_OF_BITS, TYPES, ConvertOptions, convert, plan
 
 CHECKPOINT = Path(__file__).resolve().parents[2] / "data" / "checkpoints" / "linear-bf16"
 
@@ -69,6 +72,25 @@ def test_a_quantised_gguf_is_of_the_second_generation(
     assert (first.generation, result.generation) == (1, 2)
     assert read_header(result.path).metadata["edgellm.generation"] == 2
     assert any("loss adds up" in warning for warning in result.warnings)
+
+
+def test_the_types_are_written_once() -> None:
+    """What the command line offers is what has a preset; this list is there to load no numpy."""
+    assert list(TYPES) == list(PRESETS)
+    assert set(TYPE_OF_BITS.values()) <= set(TYPES)
+    for preset in PRESETS.values():
+        assert preset.type in WRITTEN
+
+
+def test_the_plan_tells_the_memory_of_the_proof_apart(
+    options: ConvertOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole file and the vocabularies; nothing where nothing is or can be proven."""
+    assert plan(options).proof_memory_bytes == 0
+    proven = dataclasses.replace(options, prove=True)
+    assert plan(proven).proof_memory_bytes > plan(proven).out_bytes
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    assert plan(proven).proof_memory_bytes == 0
 
 
 def test_fallbacks_are_counted(options: ConvertOptions) -> None:

@@ -237,7 +237,7 @@ def test_a_source_that_runs_no_better_is_no_fault_of_the_file(
     with pytest.raises(VerifyFailed, match="runs the source, and not the written file"):
         proof_child._decode_problem(file, other)
     answers |= {folder: ""}
-    with pytest.raises(VerifyFailed, match="^the file fails$"):
+    with pytest.raises(VerifyFailed, match=r"^the file fails$"):
         proof_child._decode_problem(file, folder)
 
 

@@ -1,0 +1,92 @@
+"""The file that a conversion may make: what it never replaces, and whether the disk has room.
+
+A path is judged by what it leads to: nothing of the source, no folder and no device is overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from typing import TYPE_CHECKING
+
+from edgellm.errors import DoesNotFit, UsageError
+from edgellm.units import format_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgellm.runtime.conversion import ConvertOptions
+
+
+def check_out(options: ConvertOptions) -> None:
+    """Refuse to replace what no conversion may: links are judged by what they lead to.
+
+    Worth a call of its own before a source is fetched.
+
+    Raises:
+        UsageError: `options.out` is there, cannot be written, or its folder does not exist.
+    """
+    out = options.out
+    check_folder(out)
+    try:
+        there = out.stat()
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        raise UsageError(f"cannot be written: {err.strerror or err}", path=out) from err
+    other = "name another file"
+    if stat.S_ISDIR(there.st_mode):
+        raise UsageError("is a folder", path=out, hint="name a file in it")
+    if not stat.S_ISREG(there.st_mode):
+        raise UsageError("is there and is not a regular file", path=out, hint=other)
+    if any(_is_same(path, there) for path in _files(options.src)):
+        raise UsageError("is a file of the source itself", path=out, hint=other)
+    if not options.overwrite:
+        raise UsageError("is there already", path=out, hint=f"use --force, or {other}")
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a file in a folder that is not there.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if not out.parent.is_dir():
+        raise UsageError("the folder does not exist", path=out.parent)
+
+
+def check_space(out: Path, need_bytes: int) -> None:
+    """Refuse to begin what the disk cannot hold.
+
+    Raises:
+        DoesNotFit: fewer than `need_bytes` are free where `out` goes.
+    """
+    have_bytes = free_bytes(out)
+    if have_bytes < need_bytes:
+        raise DoesNotFit(
+            f"needs {format_bytes(need_bytes)}, {format_bytes(have_bytes)} are free",
+            path=out,
+            hint="free some space or name a file elsewhere",
+            need_bytes=need_bytes,
+            have_bytes=have_bytes,
+        )
+
+
+def free_bytes(out: Path) -> int:
+    """Return the free space where `out` goes, in bytes."""
+    return shutil.disk_usage(out.parent).free
+
+
+def _files(src: Path) -> list[Path]:
+    try:
+        return list(src.iterdir()) if src.is_dir() else [src]
+    except OSError:  # planning says what is wrong with it
+        return []
+
+
+def _is_same(path: Path, status: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), status)
+    except OSError:  # a link to nowhere
+        return False
