@@ -52,7 +52,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         ModelUnsupported: the weights are pickles.
     """
     if not folder.is_dir():
-        what = "a file, not a checkpoint folder" if folder.is_file() else "no such folder"
+        what = "a file, not a checkpoint folder" if folder.exists() else "no such file or folder"
         raise ModelNotFound(what, path=folder, hint="check the name")
     indexes = sorted(folder.glob("*.safetensors.index.json"))
     if len(indexes) > 1:
@@ -141,7 +141,7 @@ def _check_index(index: Path, weight_map: dict[str, str], tensors: dict[str, Ten
         )
 
 
-def few(names: list[str]) -> str:
-    """List names for a message, the first few of them."""
-    shown = ", ".join(name[:100] for name in names[:_MAX_NAMED])
-    return shown if len(names) <= _MAX_NAMED else f"{shown} and {len(names) - _MAX_NAMED} more"
+def few(names: list[str], most: int = _MAX_NAMED) -> str:
+    """List names for a message, at most so many of them."""
+    shown = ", ".join(name[:100] for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.kernels.ggml import require_quantizers, row_bytes, traits
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from .choice import Choice
     from .gguf_head import Packable
+
+_EXAMPLES: Final = 2  # names in a warning that is printed for each kind of fallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,6 @@ def count_fallbacks(choices: Mapping[str, Choice], warnings: list[str]) -> tuple
         made.append(fallback)
         warnings.append(
             f"{n} of {len(choices)} matrices are {fallback.stored}, not {fallback.wanted}: their "
-            f"rows are no multiple of {traits(wanted).block_size}: {few(names)}"
+            f"rows are no multiple of {traits(wanted).block_size}: {few(names, _EXAMPLES)}"
         )
     return tuple(made)

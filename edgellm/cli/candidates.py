@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgellm.cli.tree import Command, Parameter
 
 _OPTIONS_END: Final = "--"
-_FILES_BY_METAVAR: Final = {"MODEL": "model", "FILE": "file", "SRC": "folder", "OUT": "file"}
+_FILES_BY_METAVAR: Final = {"MODEL": "model", "FILE": "file", "SRC": "model", "OUT": "file"}
 _MAX_HELP: Final = 60
 
 
@@ -33,7 +33,8 @@ class Completion:
 
     Attributes:
         words: in the order of --help.
-        files: `model`, `file` or `folder` where the shell shall offer names of files, else "".
+        files: `model` or `file` where the shell shall offer names of files, else "".
+            Folders are offered with either.
         word: the word at the cursor, without the `--option=` before it.
     """
 

@@ -164,7 +164,8 @@ def _usage_error(err: BaseException) -> EdgeLLMError:
     context = getattr(err, "ctx", None)
     command = "edgellm" if context is None else context.command_path
     message = err.format_message() if hasattr(err, "format_message") else str(err)
-    return UsageError(message.rstrip("."), hint=f"run `{command} --help`")
+    message = message.replace(": Value error, ", ": ", 1).rstrip(".")  # pydantic's, in new typers
+    return UsageError(message, hint=f"run `{command} --help`")
 
 
 class _Plain(logging.Handler):

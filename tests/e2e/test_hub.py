@@ -166,7 +166,7 @@ def test_offline_says_so_at_once(convert: Convert, hub: Any, variable: str):
         ("maker/tiny", {"api_status": 403, "api_error": "GatedRepo"}, 2, "is gated"),
         ("maker/tiny", {"api_status": 500}, 1, "HTTP 500"),
         ("hf:nonsense", {}, 2, "names no repository"),
-        ("./maker/tiny", {}, 3, "no such folder"),
+        ("./maker/tiny", {}, 3, "no such file or folder"),
     ],
 )
 def test_exit_codes(

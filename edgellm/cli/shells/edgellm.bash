@@ -10,7 +10,7 @@ _edgellm() {
         done
     } < <("$program" __complete line "${COMP_LINE:0:COMP_POINT}" 2>/dev/null)
     case $kind in
-        model | file | folder) compopt -o filenames 2>/dev/null ;;
+        model | file) compopt -o filenames 2>/dev/null ;;
     esac
     case $kind in
         model)
@@ -22,7 +22,6 @@ _edgellm() {
             ((${#COMPREPLY[@]})) || mapfile -t COMPREPLY < <(compgen -f -- "$word")
             ;;
         file) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
-        folder) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
     esac
     # readline replaces what follows the last colon only.
     if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then

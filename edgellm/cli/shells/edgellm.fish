@@ -11,8 +11,6 @@ function __edgellm_complete
             __fish_complete_suffix .gguf
         case file
             __fish_complete_path "$typed"
-        case folder
-            __fish_complete_directories "$typed" ''
         case '*'
             test (count $lines) -gt 1; and printf "$before%s\n" $lines[2..-1]
     end

@@ -12,7 +12,6 @@ _edgellm() {
     case ${lines[1]%%$'\t'*} in
         model) _files -g '*.(#i)gguf(-.)' ;;
         file) _files ;;
-        folder) _files -/ ;;
         *)
             for line in "${(@)lines[2,-1]}"; do
                 value=${line%%$'\t'*}

@@ -90,7 +90,7 @@ def test_repeatable_options_stay() -> None:
         (["run", ""], "model"),
         (["chat", "mod"], "model"),
         (["info", ""], "model"),
-        (["convert", ""], "folder"),
+        (["convert", ""], "model"),
         (["convert", "-o", ""], "file"),
         (["run", "--system-file", ""], "file"),
         (["run", "m", ""], ""),
@@ -99,7 +99,7 @@ def test_repeatable_options_stay() -> None:
     ],
 )
 def test_kinds_of_files(words: Sequence[str], files: str) -> None:
-    """Models where a model is read, folders where a checkpoint is, nothing for free text."""
+    """Folders and models where either is read, all files where any is, nothing for free text."""
     assert files == at(*words).files
 
 
@@ -204,7 +204,7 @@ ASKED = {
     "edgellm run --kv-type=q8": {"q8_0"},
     "edgellm run ": {"a.gguf", "B.GGUF", "my models"},
     "edgellm run no": {"note.txt"},
-    "edgellm convert ": {"my models"},
+    "edgellm convert ": {"a.gguf", "B.GGUF", "my models"},
     "edgellm run --system-file n": {"note.txt"},
     "edgellm snapshots rm ab": {"ab" * 16},
     "edgellm run a.gguf ": {""},

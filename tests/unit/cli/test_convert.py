@@ -115,6 +115,7 @@ def test_bad_types(cli: Any, asked: list[Any], flags: list[str]) -> None:
     """No type, two types or an unknown one: exit 2 before anything is read."""
     result = cli("convert", "src", "-o", "m.gguf", *flags)
     assert (result.code, result.out, asked) == (2, "", [])
+    assert "Value error" not in result.err
 
 
 def test_dry_run_writes_nothing(cli: Any, asked: list[Any]) -> None:

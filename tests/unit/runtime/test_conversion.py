@@ -97,7 +97,10 @@ def test_fallbacks_are_counted(options: ConvertOptions) -> None:
     """Rows of 32 fill no block of 256: the mix becomes another one, and that is said."""
     result = convert(dataclasses.replace(options, type="q4_k_m"))
     assert [(f.wanted, f.stored) for f in result.fallbacks] == [("q4_k", "q5_0"), ("q6_k", "q8_0")]
-    assert sum("no multiple of 256" in warning for warning in result.warnings) == 2
+    told = [warning for warning in result.warnings if "no multiple of 256" in warning]
+    assert len(told) == 2
+    assert told[0].count("blk.") == 2
+    assert " and 3 more" in told[0]
     assert result.fallbacks == plan(dataclasses.replace(options, type="q4_k_m")).fallbacks
 
 
@@ -133,7 +136,7 @@ def test_wrong_options(options: ConvertOptions, tmp_path: Path) -> None:
     for change in wrong:
         with pytest.raises(UsageError):
             convert(dataclasses.replace(options, **change))
-    with pytest.raises(ModelNotFound):
+    with pytest.raises(ModelNotFound, match="no such file or folder"):
         plan(dataclasses.replace(options, src=tmp_path / "nowhere"))
 
 
