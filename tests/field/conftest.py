@@ -10,10 +10,14 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from edgellm.cli.app import main
 
 HERE = Path(__file__).resolve().parent
 MARKER = "FIELD_MARKER_EXECUTED"
@@ -21,6 +25,19 @@ TIME_LIMIT_S = 20  # 5 s of work on a quiet machine, and a start on a busy one
 MEMORY_LIMIT_BYTES = 4_000_000 * 1024
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How a command ended in this process, and the CPU time it took here."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    cpu_s: float
+
+
+Call = Callable[..., Called]
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +48,10 @@ def field_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "gen_inputs.py"], cwd=folder, check=True, capture_output=True)
     expected = json.loads((HERE / "MANIFEST.json").read_text("utf-8"))
     made = json.loads((folder / "MANIFEST.json").read_text("utf-8"))
-    assert made == expected, "gen_inputs.py and MANIFEST.json differ: run the first again"
+    assert made == expected, (
+        "gen_inputs.py and MANIFEST.json differ: run the first in a copy of the folder, look at what "
+        "changed there, and bring the second back"
+    )
     return folder
 
 
@@ -86,6 +106,29 @@ def run_edgellm(tmp_path: Path) -> Run:
         return subprocess.CompletedProcess(args, done.returncode, out, err)
 
     return run
+
+
+@pytest.fixture
+def call_edgellm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """Return a function that runs `edgellm ARGS` here, for what starts no engine; no start is paid.
+
+    Its time can be limited: it is the command's own work. The marker of executed code is a failure.
+    """
+
+    def call(*args: object) -> Called:
+        monkeypatch.chdir(tmp_path)
+        capsys.readouterr()
+        started_s = time.process_time()
+        code = main([str(arg) for arg in args])
+        cpu_s = time.process_time() - started_s
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err, err
+        assert not list(tmp_path.rglob(MARKER)), f"code of the sample ran: {args}"
+        return Called(code, out, err, cpu_s)
+
+    return call
 
 
 def _limit_memory(n_bytes: int) -> None:
