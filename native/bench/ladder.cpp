@@ -1,7 +1,8 @@
 // Ladder: checks every row that can run here against the scalar row, then prints GB/s beside memcpy.
 //
-//   ladder [--check]     --check stops after the comparison; exit 1 when a bit differs
+//   ladder [--check [CASES]]     --check stops after the comparison; exit 1 when a bit differs
 //
+// CASES is a file of inputs with what numpy, the definition, makes of them (golden.cpp says how).
 // Buffers are exactly as large as the call may touch, so an AddressSanitizer build of this program
 // proves the bounds of every row.
 #include <cstdio>
@@ -70,12 +71,14 @@ void measure_transpose(size_t n_tokens, size_t n_channels) {
 
 int main(int argc, char **argv) {
   if (ekv_abi_version() != EKV_ABI_VERSION) return 2;
-  const int n_wrong = check_transpose() + check_codec() + check_casts();
+  const bool is_check = argc > 1 && std::strcmp(argv[1], "--check") == 0;
+  int n_wrong = check_transpose() + check_codec() + check_casts();
+  if (is_check && argc > 2) n_wrong += check_golden(argv[2]);
   std::printf("rows:");
   for (const std::string &row : rows()) std::printf(" %s", row.c_str());
   std::printf(n_wrong == 0 ? " equal\n" : " DIFFER\n");
   if (n_wrong != 0) return 1;
-  if (argc > 1 && std::strcmp(argv[1], "--check") == 0) return 0;
+  if (is_check) return 0;
   for (size_t n_channels : {192u, 1024u}) {
     measure_transpose(1024, n_channels);
     measure_codec(1024, n_channels);

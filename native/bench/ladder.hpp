@@ -45,5 +45,8 @@ int check_transpose();
 int check_codec();
 int check_casts();
 
+// Compares every row with what numpy made, from a file of cases; one that cannot be read counts too.
+int check_golden(const char *path);
+
 void measure_transpose(size_t n_tokens, size_t n_channels);
 void measure_codec(size_t n_tokens, size_t n_channels);

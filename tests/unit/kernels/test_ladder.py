@@ -1,7 +1,8 @@
-"""native/bench/ladder: every row against scalar, under sanitizers and on machines we do not have."""
+"""native/bench/ladder: every row against scalar and numpy, under sanitizers and on other machines."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -34,28 +35,55 @@ def _ladder(folder: Path, *defines: str) -> Path:
     return folder / "ladder"
 
 
-def _check(*command: str | Path, **environment: str) -> str:
-    """Run `ladder --check` and give what it says of the rows."""
-    done = subprocess.run(
-        [*command, "--check"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """Write what numpy makes of many inputs, and count them."""
+    spec = importlib.util.spec_from_file_location(
+        "golden_cases", Path(__file__).with_name("golden_cases.py")
     )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    path = tmp_path_factory.mktemp("ladder") / "cases.bin"
+    return path, module.write_cases(path)
+
+
+def _run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _check(cases: tuple[Path, int], *command: str | Path) -> str:
+    """Run `ladder --check` on numpy's cases and give what it says of the rows."""
+    done = _run(*command, "--check", cases[0])
     assert done.returncode == 0, done.stdout + done.stderr
+    assert f"cases of numpy's: {cases[1]}\n" in done.stdout
     return done.stdout.splitlines()[-1].split(": ")[1]
 
 
-def test_no_row_leaves_its_buffers(tmp_path: Path) -> None:
+def test_no_row_leaves_its_buffers(tmp_path: Path, cases: tuple[Path, int]) -> None:
     """AddressSanitizer and UBSan see every row over every remainder of its tiles; no warnings."""
     sanitize = "-fsanitize=address,undefined -fno-sanitize-recover=all -O1"
     ladder = _ladder(tmp_path, f"-DCMAKE_CXX_FLAGS={_FLAGS} {sanitize}")
-    assert _check(ladder).endswith("scalar equal")
+    assert _check(cases, ladder).endswith("scalar equal")
+    _ladder_has_teeth(ladder, cases[0], tmp_path / "other.bin")
+
+
+def _ladder_has_teeth(ladder: Path, cases: Path, other: Path) -> None:
+    """One bit of numpy's last result changed, a file cut short and an empty one are differences."""
+    data = cases.read_bytes()
+    for content, told in (
+        (data[:-1] + bytes([data[-1] ^ 1]), "scalar differs from numpy: cast 9"),
+        (data[:-1], "not a file of cases"),
+        (b"", "not a file of cases"),
+    ):
+        other.write_bytes(content)
+        done = _run(ladder, "--check", other)
+        assert (done.returncode, told in done.stdout) == (1, True), done.stdout + done.stderr
 
 
 @pytest.mark.full
-def test_neon_gives_scalars_bits(tmp_path: Path) -> None:
+def test_neon_gives_numpys_bits(tmp_path: Path, cases: tuple[Path, int]) -> None:
     """The ARM row, cross-compiled and run by an emulator, on a plain and on a newer core."""
     compiler = _tool("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")
     qemu = _tool("qemu-aarch64", "qemu-user")
@@ -67,7 +95,7 @@ def test_neon_gives_scalars_bits(tmp_path: Path) -> None:
         f"-DCMAKE_CXX_FLAGS={_FLAGS}",
     )
     for cpu in ("cortex-a53", "max"):
-        said = _check(qemu, "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", ladder)
+        said = _check(cases, qemu, "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", ladder)
         assert said == "neon scalar equal"
 
 
@@ -76,8 +104,10 @@ def test_neon_gives_scalars_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cpu", "rows"), [("Nehalem", "scalar equal"), ("Haswell", "avx2 scalar equal")]
 )
-def test_an_older_cpu_gets_its_own_row(tmp_path: Path, cpu: str, rows: str) -> None:
+def test_an_older_cpu_gets_its_own_row(
+    tmp_path: Path, cases: tuple[Path, int], cpu: str, rows: str
+) -> None:
     """On a CPU without AVX-512, or AVX2, those rows are not offered and not run: no SIGILL."""
     qemu = _tool("qemu-x86_64", "qemu-user")
     ladder = _ladder(tmp_path, f"-DCMAKE_CXX_FLAGS={_FLAGS}")
-    assert _check(qemu, "-cpu", cpu, ladder) == rows
+    assert _check(cases, qemu, "-cpu", cpu, ladder) == rows
