@@ -217,7 +217,9 @@ def as_f32(source: Path, scratch: Path) -> Path:
     """Expand a model's weights."""
     target = scratch / f"{source.stem}-f32.gguf"
     command = [sys.executable, "-m", "edgellm", "convert", source, "-o", target, "--type", "f32"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
     return target
 
 
