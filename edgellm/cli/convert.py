@@ -14,7 +14,7 @@ from edgellm.errors import UsageError
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
-    from edgellm.runtime.conversion import ConversionPlan, ConversionResult
+    from edgellm.runtime.conversion import ConversionPlan, ConversionResult, ConvertOptions
 
 EXAMPLES: Final = """
 edgellm convert ./SmolLM2-135M-Instruct -o smollm2-q8.gguf --bits 8
@@ -78,11 +78,10 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Convert a Hugging Face checkpoint or a GGUF to GGUF, verified before it gets its name."""
-    from edgellm.cli.progress import ByteProgress
     from edgellm.cli.source import find_source
-    from edgellm.runtime import conversion
+    from edgellm.runtime.conversion import ConvertOptions
 
-    options = conversion.ConvertOptions(
+    options = ConvertOptions(
         src=Path(src),
         out=out,
         type=chosen_type(weight_type, bits),
@@ -90,11 +89,21 @@ def convert(
         overwrite=force,
     )
     options = find_source(src, options, dry_run=dry_run, quiet=as_json)
-    if dry_run:
-        plan = conversion.plan(options)
-        _show_warnings(plan)
-        _show_plan(plan, as_json=as_json)
-        return
+    (_plan if dry_run else _convert)(options, as_json=as_json)
+
+
+def _plan(options: ConvertOptions, *, as_json: bool) -> None:
+    from edgellm.runtime import conversion
+
+    plan = conversion.plan(options)
+    _show_warnings(plan)
+    _show_plan(plan, as_json=as_json)
+
+
+def _convert(options: ConvertOptions, *, as_json: bool) -> None:
+    from edgellm.cli.progress import ByteProgress
+    from edgellm.runtime import conversion
+
     progress = ByteProgress("converting", quiet=as_json)
     try:
         result = conversion.convert(options, progress=progress)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from edgellm.kernels._casts import bf16_to_f32, f16_to_f32, f32_to_bf16
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -66,13 +68,7 @@ def _quantize_f16(x: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def _quantize_bf16(x: NDArray[np.float32]) -> NDArray[np.uint8]:
-    bits = x.view(np.uint32)
-    half_even = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    rounded = ((bits + half_even) >> np.uint32(16)).astype("<u2")
-    is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
-    if is_nan.any():
-        rounded[is_nan] = (bits[is_nan] >> np.uint32(16)).astype("<u2") | 64  # made quiet
-    return rounded.view(np.uint8)
+    return f32_to_bf16(x).astype("<u2", copy=False).view(np.uint8)
 
 
 def _quantize_q8_0(x: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -110,11 +106,11 @@ def _dequantize_f32(flat: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _dequantize_f16(flat: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return flat.view("<f2").astype(np.float32)
+    return f16_to_f32(flat.view("<u2").astype(np.uint16, copy=False))
 
 
 def _dequantize_bf16(flat: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return (flat.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return bf16_to_f32(flat.view("<u2").astype(np.uint16, copy=False))
 
 
 def _inverse(scale: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -124,7 +120,10 @@ def _inverse(scale: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _to_f16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Round to the nearest half, ties to even; every NaN becomes 0x7E00 with its sign."""
+    """Round to the nearest half, ties to even; every NaN becomes 0x7E00 with its sign.
+
+    `f32_to_f16` is no help: it keeps a NaN's first bits, as hardware does, and ggml's code does not.
+    """
     halves = x.astype("<f2").view("<u2")
     is_nan = np.isnan(x)
     if is_nan.any():

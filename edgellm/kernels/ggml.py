@@ -108,19 +108,25 @@ def quantize(x: NDArray[np.float32], ggml_type: GgmlType) -> NDArray[np.uint8]:
         raise TypeError(f"quantize needs float32, not {x.dtype}")
     if x.ndim != 2:
         raise ValueError(f"quantize needs (n_rows, n_per_row), not shape {x.shape}")
-    n_bytes = row_bytes(ggml_type, x.shape[1])
-    x = np.ascontiguousarray(x)
+    out = np.empty((x.shape[0], row_bytes(ggml_type, x.shape[1])), np.uint8)
     require_quantizers({ggml_type})
     in_numpy = ggml_type.name in _blocks.QUANTIZE
     library = None if in_numpy and numpy_is_forced() else _library()
     if x.size == 0:
-        return np.empty((x.shape[0], n_bytes), np.uint8)
+        return out
+    x = np.ascontiguousarray(x)
     if library is None:
         return _blocks.quantize_rows(ggml_type.name, x)
-    out = np.empty((x.shape[0], n_bytes), np.uint8)
-    if ggml_type is GgmlType.F32:
+    if ggml_type is GgmlType.F32:  # the library does not copy
         out[...] = x.view(np.uint8)
-        return out
+    else:
+        _quantize_with_engine(library, x, ggml_type, out)
+    return out
+
+
+def _quantize_with_engine(
+    library: ctypes.CDLL, x: NDArray[np.float32], ggml_type: GgmlType, out: NDArray[np.uint8]
+) -> None:
     written = library.ggml_quantize_chunk(
         int(ggml_type), x.ctypes.data, out.ctypes.data, 0, x.shape[0], x.shape[1], None
     )
@@ -128,7 +134,6 @@ def quantize(x: NDArray[np.float32], ggml_type: GgmlType) -> NDArray[np.uint8]:
         raise EngineUnavailable(
             f"ggml_quantize_chunk wrote {written} bytes of {ggml_type.name}, not {out.nbytes}"
         )
-    return out
 
 
 def require_quantizers(types: Collection[GgmlType]) -> None:
@@ -159,8 +164,7 @@ def dequantize(blocks: NDArray[np.uint8], ggml_type: GgmlType, n: int) -> NDArra
     """Expand rows of stored blocks to float32.
 
     The engine's own code where it is installed: it is what llama.cpp requantises with, 4 to 15
-    times as fast as gguf-py, and lets other threads run. Its functions are taken by their exported
-    names; `ggml_get_type_traits` has them too, in a struct whose layout is no promise.
+    times as fast as gguf-py, and lets other threads run.
 
     Args:
         blocks: shape (..., row_bytes(ggml_type, n)); may be read-only.
@@ -190,10 +194,18 @@ def dequantize(blocks: NDArray[np.uint8], ggml_type: GgmlType, n: int) -> NDArra
     library = None if numpy_is_forced() and ggml_type not in ENGINE_ONLY else _library()
     if library is None:
         return _dequantize_with_gguf(blocks, ggml_type).reshape(shape)
-    blocks = np.ascontiguousarray(blocks)
+    return _dequantize_with_engine(library, np.ascontiguousarray(blocks), ggml_type, shape)
+
+
+def _dequantize_with_engine(
+    library: ctypes.CDLL, blocks: NDArray[np.uint8], ggml_type: GgmlType, shape: tuple[int, ...]
+) -> NDArray[np.float32]:
+    """Call a function by its exported name.
+
+    `ggml_get_type_traits` has them too, in a struct whose layout is no promise.
+    """
     out = np.empty(shape, np.float32)
-    name = TYPES_BY_ID[ggml_type].name
-    to_float = library[f"dequantize_row_{name}"]
+    to_float = library[f"dequantize_row_{TYPES_BY_ID[ggml_type].name}"]
     to_float.restype = None
     to_float(
         ctypes.c_void_p(blocks.ctypes.data),

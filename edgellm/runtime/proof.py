@@ -104,12 +104,8 @@ def prove(
     problem = _room_problem(file_bytes)
     task = {"gguf": str(gguf), "source": str(source), "n": n_strings, "seed": seed}
     task["decode"] = not problem
-    limit_s = time_limit_s or _TIME_LIMIT_S + file_bytes / _BYTES_PER_S
     try:
-        done = _run(task, limit_s)
-    except subprocess.TimeoutExpired as err:
-        stage = _lines(err.stdout)[-1].get("stage", "starting")
-        raise VerifyFailed(f"{stage} did not end within {limit_s:.0f} s", path=gguf) from err
+        done = _run(task, time_limit_s or _TIME_LIMIT_S + file_bytes / _BYTES_PER_S)
     except OSError as err:
         return _skipped(f"no process for it could be started: {err.strerror or err}")
     found = _outcome(done, gguf)
@@ -138,13 +134,16 @@ def _room_problem(file_bytes: int) -> str:
 
 
 def _run(task: dict[str, Any], limit_s: float) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-c", _START, "\n".join(sys.path), json.dumps(task)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=limit_s,
-        check=False,
-    )
+    command = [sys.executable, "-c", _START, "\n".join(sys.path), json.dumps(task)]
+    nothing = subprocess.DEVNULL
+    try:
+        return subprocess.run(
+            command, stdin=nothing, capture_output=True, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired as err:
+        stage = _lines(err.stdout)[-1].get("stage", "starting")
+        message = f"{stage} did not end within {limit_s:.0f} s"
+        raise VerifyFailed(message, path=task["gguf"]) from err
 
 
 def _outcome(done: subprocess.CompletedProcess[bytes], gguf: Path) -> dict[str, Any]:
