@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgellm.converters.shards import Shards
 from edgellm.converters.vocabulary import TokenKind
 from edgellm.engines.llamacpp.vocab_only import VocabOnly
 from edgellm.formats.gguf import read_header
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
+    Call = Callable[..., Any]
 
 CONTROL_ROWS = 261
 # sample -> what the one line of the refusal must name
@@ -92,16 +95,54 @@ def convert(run: Run, folder: Path) -> tuple[Path, dict[str, Any]]:
 
 @pytest.mark.parametrize("sample", sorted(REFUSED))
 def test_a_tokenizer_that_cannot_be_carried_over_is_refused(
-    checkpoint: Callable[..., Path], run_edgellm: Run, sample: str
+    checkpoint: Callable[..., Path],
+    call_edgellm: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    sample: str,
 ) -> None:
-    """Exit 2, one line with the reason, nothing at OUT, and no pattern of a stranger ever runs."""
+    """Exit 2, one line with the reason, nothing at OUT, no weight read, no pattern of a stranger run."""
     folder = checkpoint(sample)
     out = folder.parent / "m.gguf"
-    done = run_edgellm("convert", folder, "-o", out, "--type", "q8_0")
+    monkeypatch.setattr(Shards, "read", lambda *_: pytest.fail("a weight was read"))
+    done = call_edgellm("convert", folder, "-o", out, "--type", "q8_0")
     assert done.returncode == 2, done.stderr
     assert REFUSED[sample] in done.stderr
     assert "tokenizer.json" in done.stderr
     assert sorted(path.name for path in folder.parent.glob("m.gguf*")) == []
+
+
+@pytest.mark.parametrize(
+    ("sample", "choices"),
+    [
+        ("05_pretok_unknown_regex", r"hint: known splitters: llama-bpe, .*qwen2, .*gpt-2"),
+        ("07_model_wordpiece", r"'WordPiece'; only byte-pair encoding \(BPE\) is converted"),
+        ("08_model_missing", r"no model; only byte-pair encoding \(BPE\) is converted"),
+    ],
+)
+def test_a_refusal_names_what_there_is_instead(
+    checkpoint: Callable[..., Path], call_edgellm: Call, sample: str, choices: str
+) -> None:
+    """F-CV-01: the choices stand in the message, or in the hint where they are many."""
+    folder = checkpoint(sample)
+    done = call_edgellm("convert", folder, "-o", folder.parent / "m.gguf", "--bits", 8)
+    assert re.search(choices, " ".join(done.stderr.split()))
+
+
+@pytest.mark.parametrize(("token", "shown"), [("neg", "-1"), ("flt", "3.5")])
+def test_each_id_that_is_no_index_is_refused(
+    checkpoint: Callable[..., Path], call_edgellm: Call, token: str, shown: str
+) -> None:
+    """tokenizer/12 has two of them: each alone is as bad."""
+    folder = checkpoint("12_id_negative_or_float")
+    path = folder / "tokenizer.json"
+    value = json.loads(path.read_text("utf-8"))
+    vocab = value["model"]["vocab"]
+    del vocab["flt" if token == "neg" else "neg"]
+    assert str(vocab[token]) == shown
+    path.write_text(json.dumps(value), "utf-8")
+    done = call_edgellm("convert", folder, "-o", folder.parent / "m.gguf", "--bits", 8)
+    assert done.returncode == 2
+    assert f"tokenizer.json: token '{token}' has id {shown}" in done.stderr
 
 
 def test_a_pattern_that_backtracks_for_ever_is_refused_in_time(
@@ -197,4 +238,4 @@ def test_the_end_of_text_comes_from_the_file_trusted_most(
     shutil.copytree(field_samples / "hf" / "24_no_eos_anywhere", tmp_path / "24")
     out, found = convert(run_edgellm, tmp_path / "24")
     assert any("no file says which token ends a text" in text for text in found["warnings"])
-    assert read_header(out).metadata["tokenizer.ggml.eos_token_id"] != 0
+    assert read_header(out).metadata["tokenizer.ggml.eos_token_id"] == 2
