@@ -3,7 +3,7 @@
 With atheris installed (it has wheels for some Pythons only) libFuzzer guides the inputs to new code;
 without it the same targets get changes of the same files in a plain loop. A finding is an input that
 fails again in a fresh process under the limits; its file is kept and the command that shows it is
-printed. Exit 1 if there is one.
+printed. Exit 1 if there is one, or if a reader saw less than all seeds and 100 inputs in 600 s.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ if importlib.util.find_spec("edgellm") is None:  # not installed: the checkout i
 MAX_FINDINGS = 10
 _MAX_WALL_S = 120  # for one input, where the machine is busy or the reader blocks
 _FEWEST_S = 2
+_FEWEST_INPUTS_PER_S = 100 / 600  # the slowest reader does far more: fewer prove nothing
 _WORDS = {
     -signal.SIGPROF: "more CPU time than an input may take",
     -signal.SIGKILL: "killed: it blocked",
@@ -84,7 +85,7 @@ def fuzz(reader: str, given: argparse.Namespace, engine: str, folder: Path) -> l
     A child that fails is replaced by another for the time that is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    started_s, n_inputs, findings = time.monotonic(), 0, []
+    started_s, n_inputs, n_seeds, findings = time.monotonic(), 0, 0, []
     for turn in range(1000):
         left_s = given.seconds - (time.monotonic() - started_s)
         if (turn and left_s < _FEWEST_S) or len(findings) >= MAX_FINDINGS:
@@ -95,6 +96,7 @@ def fuzz(reader: str, given: argparse.Namespace, engine: str, folder: Path) -> l
         code = _run_child([reader, *options, "--child", str(folder)], log, folder, left_s)
         told = log.read_text("utf-8", "replace")
         n_inputs += _n_inputs(told)
+        n_seeds = max(n_seeds, _n_seeds(told))
         candidates = _candidates(folder, code, turn)
         findings += [path for path in candidates if _is_finding(reader, path, given.work_s)]
         if code and not candidates:
@@ -102,10 +104,14 @@ def fuzz(reader: str, given: argparse.Namespace, engine: str, folder: Path) -> l
             return [*findings, log]
     spent_s = time.monotonic() - started_s
     print(
-        f"{reader}: {n_inputs} inputs in {spent_s:.0f} s ({engine}, seed {given.seed}), "
-        f"{len(findings)} findings",
+        f"{reader}: {n_inputs} inputs, {n_seeds} of them seeds, in {spent_s:.0f} s "
+        f"({engine}, seed {given.seed}), {len(findings)} findings",
         flush=True,
     )
+    fewest = n_seeds + int(given.seconds * _FEWEST_INPUTS_PER_S)
+    if not findings and (not n_seeds or n_inputs < fewest):
+        print(f"{reader}: TOO FEW inputs: all seeds and {fewest} in all are needed", flush=True)
+        return [log]
     return findings
 
 
@@ -159,6 +165,12 @@ def _is_finding(reader: str, path: Path, work_s: float) -> bool:
     ends = _WORDS.get(code, told.strip()[-2500:] or f"exit {code}")
     print(f"{reader}: FINDING {path}\n{ends}\nshow it: {' '.join(command)}", flush=True)
     return True
+
+
+def _n_seeds(told: str) -> int:
+    """Return how many seeds a child read before it began; 0 if it did not come to that."""
+    found = re.search(r'^\{"seeds": (\d+)\}$', told, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _n_inputs(told: str) -> int:

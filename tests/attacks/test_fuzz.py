@@ -6,6 +6,7 @@ The long form, guided by coverage where atheris is installed, is `fuzz.py` here;
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -62,6 +63,16 @@ def test_the_fuzzer_finds_what_it_should(fault: str, told: str, tmp_path: Path):
     assert f"fault-{fault} --replay {kept}" in done.stdout
 
 
+def test_a_fuzzer_that_reads_nothing_fails(tmp_path: Path):
+    """What counts is what was read: a child that ends well before its seeds are through is told."""
+    command = [sys.executable, str(FUZZ), "fault-silence", "--engine", "plain"]
+    command += ["--seconds", "1", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "fault-silence: 0 inputs, 0 of them seeds, " in done.stdout
+    assert "fault-silence: TOO FEW inputs" in done.stdout
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("reader", TARGETS)
 def test_long_fuzzing_finds_nothing(reader: str, tmp_path: Path):
@@ -70,3 +81,8 @@ def test_long_fuzzing_finds_nothing(reader: str, tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stdout[-4000:]
+    said = re.search(rf"^{reader}: (\d+) inputs, (\d+) of them seeds, ", done.stdout, re.MULTILINE)
+    assert said, done.stdout
+    n_inputs, n_seeds = map(int, said.groups())
+    assert n_seeds == len(TARGETS[reader].seeds())
+    assert n_inputs >= n_seeds + int(FULL_S / 6)

@@ -42,12 +42,14 @@ def inputs(target: Target, seed: int) -> Iterator[bytes]:
 
 
 def loop(reader: str, seconds: float, seed: int, current: Path, work_s: float) -> None:
-    """Read inputs until the time is over, and print how many they were."""
+    """Read the seeds, then inputs until the time is over, and print how many they were."""
     target = _target(reader)
     end_s = time.monotonic() + seconds
-    for data in target.seeds():  # whatever is imported late is no allocation of an input
+    seeds = target.seeds()
+    for data in seeds:  # whatever is imported late is no allocation of an input
         current.write_bytes(data)
         target.read(data)
+    print(json.dumps({"seeds": len(seeds)}), flush=True)
     limit = _limit_memory()
     n_inputs = 0
     fd = os.open(current, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -56,7 +58,7 @@ def loop(reader: str, seconds: float, seed: int, current: Path, work_s: float) -
         os.pwrite(fd, data, 0)
         _read_limited(target, data, limit, work_s)
         n_inputs += 1
-        if time.monotonic() >= end_s:
+        if n_inputs >= len(seeds) and time.monotonic() >= end_s:
             break
     os.close(fd)
     current.unlink()
@@ -111,6 +113,7 @@ def guided(reader: str, seconds: float, seed: int, folder: Path) -> None:
         seeds = target.seeds()
         for data in seeds:
             target.read(data)
+    print(json.dumps({"seeds": len(seeds)}), flush=True)
     corpus = folder / "corpus"
     corpus.mkdir(exist_ok=True)
     for number, data in enumerate(seeds):
