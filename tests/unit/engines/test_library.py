@@ -125,7 +125,9 @@ def test_what_cannot_be_mapped_is_read_only_where_it_fits(tiny_models, monkeypat
     n_bytes = path.stat().st_size
     monkeypatch.setattr(lib, "llama_model_load_from_file", load)
     monkeypatch.setattr(facts, "available_bytes", lambda: n_bytes - 1)
-    with pytest.raises(DoesNotFit, match="cannot map the model, and to read it .* are needed") as e:
+    with pytest.raises(
+        DoesNotFit, match=r"cannot map the model, and to read it .* are needed"
+    ) as e:
         LlamaCppEngine(path, EngineSettings(n_threads=1))
     assert modes == [-1]
     assert (e.value.need_bytes, e.value.have_bytes) == (n_bytes, n_bytes - 1)
