@@ -113,11 +113,13 @@ def test_refused_with_nothing_written(
 
 
 @pytest.mark.parametrize("sample", sorted(CONVERTS))
-def test_converts_and_runs(sample: str, field_samples: Path, run_edgellm: Run, tmp_path: Path):
+def test_converts_and_runs(
+    sample: str, field_samples: Path, run_edgellm: Run, call_edgellm: Call, tmp_path: Path
+):
     """The folder becomes an int8 GGUF that answers, by a path that is whole in every message."""
     source = field_samples / "hf" / sample
     target = tmp_path / f"{sample}.gguf"
-    made = run_edgellm("convert", source, "-o", target, "--bits", "8")
+    made = call_edgellm("convert", source, "-o", target, "--bits", "8")
     said = " ".join((made.stdout + made.stderr).split())
     assert made.returncode == 0, said
     assert CONVERTS[sample] in said
@@ -193,7 +195,9 @@ def split(folder: Path) -> None:
     path.unlink()
 
 
-def test_a_link_in_a_model_cache_is_followed(field_samples: Path, run_edgellm: Run, tmp_path: Path):
+def test_a_link_in_a_model_cache_is_followed(
+    field_samples: Path, call_edgellm: Call, tmp_path: Path
+):
     """A folder of links to blobs, as download caches make it, converts; a dangling one is named."""
     blobs, folder = tmp_path / "blobs", tmp_path / "snapshot"
     shutil.copytree(field_samples / "hf" / "00b_ok_control_bytelevel", blobs)
@@ -201,9 +205,9 @@ def test_a_link_in_a_model_cache_is_followed(field_samples: Path, run_edgellm: R
     for path in blobs.iterdir():
         (folder / path.name).symlink_to(f"../blobs/{path.name}")
     out = tmp_path / "m.gguf"
-    assert run_edgellm("convert", folder, "-o", out, "--bits", "8").returncode == 0
+    assert call_edgellm("convert", folder, "-o", out, "--bits", "8").returncode == 0
     (blobs / "model.safetensors").unlink()
-    done = run_edgellm("convert", folder, "-o", tmp_path / "n.gguf", "--bits", "8")
+    done = call_edgellm("convert", folder, "-o", tmp_path / "n.gguf", "--bits", "8")
     assert done.returncode in (2, 3)
     said = " ".join(done.stderr.split())
     assert "a link to '../blobs/model.safetensors', which is not there" in said

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,17 +24,23 @@ from edgellm.runtime.local import LocalSession
 from edgellm.runtime.session import SessionOptions
 from edgellm.store.snapshots import SnapshotStore
 
-RENDERS = (
-    "00_chatml_ok.jinja",
-    "01_strftime_day.jinja",
-    "02_strftime_seconds.jinja",
-    "04_tojson_tools.jinja",
-    "05_loopcontrols.jinja",
-    "06_generation_tag.jinja",
-    "07_bos_in_template.jinja",
-    "08_no_generation_prompt.jinja",
-    "19_named_list.json",
+TURNS = (
+    "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes<|im_end|>\n"
+    "<|im_start|>user\nand then?<|im_end|>\n"
 )
+OPENING = "<|im_start|>assistant\n"
+# What two turns become, on a Monday in May.
+RENDERS = {
+    "00_chatml_ok.jinja": f"{TURNS}{OPENING}",
+    "01_strftime_day.jinja": f"Today: 18 May 2026\n{TURNS}{OPENING}",
+    "02_strftime_seconds.jinja": f"Now: 2026-05-18 09:30:12\n{TURNS}{OPENING}",
+    "04_tojson_tools.jinja": f"{TURNS}{OPENING}",
+    "05_loopcontrols.jinja": "hiyesand then?",
+    "06_generation_tag.jinja": "hiyesand then?",
+    "07_bos_in_template.jinja": f"<s>{TURNS}{OPENING}",
+    "08_no_generation_prompt.jinja": TURNS,
+    "19_named_list.json": f"{TURNS}{OPENING}",
+}
 REFUSED = {
     "09_syntax_error.jinja": "unexpected '}'",
     "10_unknown_filter.jinja": "No filter named 'shout'",
@@ -46,6 +54,7 @@ REFUSED = {
     "18_memory_bomb.jinja": "too much text",
 }
 MAX_CPU_S = 2.0
+MAX_CONVERT_CPU_S = 5.0
 MAX_BYTES = 200 << 20
 BOS = 1  # of the control model
 CONTROL = "gguf/00_ok_control.gguf"
@@ -53,6 +62,7 @@ MONDAY = datetime(2026, 5, 18, 9, 30, 12)  # noqa: DTZ001
 SYSTEM = "You answer in one sentence. " * 4
 
 Open = Callable[..., LocalSession]
+Call = Callable[..., Any]
 
 
 @pytest.fixture
@@ -104,6 +114,31 @@ def text_of(session: LocalSession, tokens: tuple[int, ...]) -> str:
 
 
 @pytest.mark.parametrize("name", RENDERS)
+def test_a_template_renders_this(field_samples: Path, name: str) -> None:
+    """Letter for letter, with the clock it is given; loops are left and begun again where it says."""
+    prompter = make_prompter(source_of(field_samples, name), bos_text="<s>", eos_text="</s>")
+    chat = [Message("user", "hi"), Message("assistant", "yes"), Message("user", "and then?")]
+    assert prompter.render(chat, now=MONDAY) == RENDERS[name]
+    if name == "05_loopcontrols.jinja":
+        longer = [Message("system", "no"), *chat, *chat]
+        assert prompter.render(longer, now=MONDAY) == "hiyesand then?"
+
+
+@pytest.mark.parametrize("name", RENDERS)
+def test_the_model_reads_what_was_rendered(open_control: Open, name: str) -> None:
+    """Control tokens have no text of their own; all else stands in the memory as it was rendered.
+
+    But for blanks: this vocabulary puts one in front of each text between control tokens.
+    """
+    session = open_control(name, stores=False)
+    tokens = memory_of(session, ask("hi", "yes", "and then?", system=None))
+    rendered = RENDERS[name]
+    for control in ("<s>", "<|im_start|>", "<|im_end|>"):
+        rendered = rendered.replace(control, "")
+    assert text_of(session, tokens).replace(" ", "") == rendered.replace(" ", "")
+
+
+@pytest.mark.parametrize("name", RENDERS)
 def test_a_template_that_renders_chats(run_edgellm, field_samples: Path, name: str) -> None:
     """Two turns are answered; a template without the opening of answers is told of once."""
     template = field_samples / "templates" / name
@@ -131,6 +166,33 @@ def test_a_hostile_or_broken_template_is_one_line(
     assert "chat template, line 1: " in said[0]
     assert REFUSED[name] in said[0]
     assert "0x" not in done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name >= "11"])
+def test_a_hostile_template_is_converted_as_text(
+    call_edgellm: Call, field_samples: Path, tmp_path: Path, name: str
+) -> None:
+    """It is carried over and told of once; neither `convert` nor `info` lets it do anything.
+
+    All the work there is, the process of the proof included, is less than five seconds.
+    """
+    folder, out = tmp_path / "checkpoint", tmp_path / "model.gguf"
+    shutil.copytree(field_samples / "hf" / "00_ok_control", folder)
+    source = source_of(field_samples, name)
+    (folder / "chat_template.jinja").write_text(source, "utf-8")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = call_edgellm("convert", folder, "-o", out, "--type", "f16", "--json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    children_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert done.returncode == 0, done.stderr
+    assert done.cpu_s + children_s < MAX_CONVERT_CPU_S
+    (warning,) = json.loads(done.stdout.splitlines()[-1])["warnings"]
+    assert warning.startswith("the chat template fails on a plain conversation: ")
+    assert REFUSED[name] in warning
+    assert done.stderr.count("warning: ") == 1
+    shown = call_edgellm("info", out, "--json")
+    assert (0, source) == (shown.returncode, json.loads(shown.stdout)["template"])
+    assert shown.cpu_s < 1
 
 
 def test_a_template_s_own_refusal_reaches_the_user(run_edgellm, field_samples: Path) -> None:
@@ -239,7 +301,8 @@ def test_a_day_in_a_template_keeps_what_stands_before_it(open_control: Open) -> 
     tokens = memory_of(today, ask("hi"))
     assert "Today: 19 May 2026" in text_of(today, tokens)
     done = today.generate(ask("hi"))
-    assert done.usage.reused_tokens <= len(" Today: ") * 3 + 1
+    before_the_day = len(" Today: ".replace(" ", "\u2581").encode()) + len([BOS])
+    assert 0 < done.usage.reused_tokens <= before_the_day
 
 
 def test_a_clock_is_put_in_once_a_conversation(open_control: Open) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import struct
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,10 +83,10 @@ def add_rows(folder: Path, n_rows: int) -> None:
     path.write_bytes(struct.pack("<Q", len(head)) + head + body)
 
 
-def convert(run: Run, folder: Path) -> tuple[Path, dict[str, Any]]:
+def convert(call: Call, folder: Path) -> tuple[Path, dict[str, Any]]:
     """Convert with the command line; return the file and the JSON line about it."""
     out = folder.parent / "m.gguf"
-    done = run("convert", folder, "-o", out, "--type", "q8_0", "--json")
+    done = call("convert", folder, "-o", out, "--type", "q8_0", "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return out, found
@@ -146,19 +145,13 @@ def test_each_id_that_is_no_index_is_refused(
 
 
 def test_a_pattern_that_backtracks_for_ever_is_refused_in_time(
-    checkpoint: Callable[..., Path], run_edgellm: Run
+    checkpoint: Callable[..., Path], call_edgellm: Call
 ) -> None:
-    """The refusal takes no longer than that of a file without any pattern."""
-    times_s = []
-    for sample in ("09_vocab_empty", "19_regex_backtrack"):
-        folder = checkpoint(sample)
-        started_s = time.monotonic()
-        assert (
-            run_edgellm("convert", folder, "-o", folder.parent / "m.gguf", "--bits", 8).returncode
-            == 2
-        )
-        times_s.append(time.monotonic() - started_s)
-    assert times_s[1] < times_s[0] + 2
+    """The refusal takes less than two seconds of work."""
+    folder = checkpoint("19_regex_backtrack")
+    done = call_edgellm("convert", folder, "-o", folder.parent / "m.gguf", "--bits", 8)
+    assert done.returncode == 2
+    assert done.cpu_s < 2
 
 
 @pytest.mark.parametrize(
@@ -172,10 +165,10 @@ def test_a_pattern_that_backtracks_for_ever_is_refused_in_time(
     ],
 )
 def test_a_whole_tokenizer_converts_and_runs(
-    checkpoint: Callable[..., Path], run_edgellm: Run, sample: str, n_rows: int
+    checkpoint: Callable[..., Path], run_edgellm: Run, call_edgellm: Call, sample: str, n_rows: int
 ) -> None:
     """Every id is the source's, and an answer comes out."""
-    out, found = convert(run_edgellm, checkpoint(sample, n_rows))
+    out, found = convert(call_edgellm, checkpoint(sample, n_rows))
     assert found["proof"]["strings"] >= 500
     assert found["proof"]["decoded"]
     done = run_edgellm("run", out, "Hello 값", "-n", 4, "--json")
@@ -184,12 +177,12 @@ def test_a_whole_tokenizer_converts_and_runs(
 
 
 def test_merges_in_either_spelling_make_the_same_file(
-    checkpoint: Callable[..., Path], run_edgellm: Run
+    checkpoint: Callable[..., Path], call_edgellm: Call
 ) -> None:
     """Strings and pairs are one tokenizer: the same sha256."""
     sha256 = set()
     for sample in ("01_merges_strings", "02_merges_pairs"):
-        out, found = convert(run_edgellm, checkpoint(sample, 264))
+        out, found = convert(call_edgellm, checkpoint(sample, 264))
         sha256.add(found["sha256"])
         with VocabOnly(out) as engine:
             assert engine.tokenize("abba", special=False, add_bos=False) == [263, 262, 261]
@@ -198,10 +191,10 @@ def test_merges_in_either_spelling_make_the_same_file(
 
 
 def test_tokens_added_by_a_fine_tune_are_printed(
-    checkpoint: Callable[..., Path], run_edgellm: Run
+    checkpoint: Callable[..., Path], call_edgellm: Call
 ) -> None:
     """They are user-defined, one id each, and come out as their text."""
-    out, _ = convert(run_edgellm, checkpoint("13_added_not_in_vocab", 264))
+    out, _ = convert(call_edgellm, checkpoint("13_added_not_in_vocab", 264))
     kinds = read_header(out).metadata["tokenizer.ggml.token_type"]
     with VocabOnly(out) as engine:
         for i, text in enumerate(("<Section_5A>", "<한국어>", "🦙"), start=261):
@@ -211,10 +204,10 @@ def test_tokens_added_by_a_fine_tune_are_printed(
 
 
 def test_an_end_of_turn_that_is_not_called_special_ends_and_is_not_printed(
-    checkpoint: Callable[..., Path], run_edgellm: Run
+    checkpoint: Callable[..., Path], call_edgellm: Call
 ) -> None:
     """Whatever its flag says, the engine stops at it and prints nothing."""
-    out, _ = convert(run_edgellm, checkpoint("15_special_flag_false"))
+    out, _ = convert(call_edgellm, checkpoint("15_special_flag_false"))
     with VocabOnly(out) as engine:
         vocab = engine.describe()
         assert {2, 4} <= vocab.end_ids
@@ -223,19 +216,19 @@ def test_an_end_of_turn_that_is_not_called_special_ends_and_is_not_printed(
 
 
 def test_the_end_of_text_comes_from_the_file_trusted_most(
-    field_samples: Path, tmp_path: Path, run_edgellm: Run
+    field_samples: Path, tmp_path: Path, call_edgellm: Call
 ) -> None:
     """generation_config.json wins over config.json; where no file says, it is said aloud, never id 0."""
     source = field_samples / "hf" / "25_eos_only_in_generation_config"
     generation = json.loads((source / "generation_config.json").read_text("utf-8"))
     wanted = generation["eos_token_id"]
     shutil.copytree(source, tmp_path / "25")
-    out, _ = convert(run_edgellm, tmp_path / "25")
+    out, _ = convert(call_edgellm, tmp_path / "25")
     with VocabOnly(out) as engine:
         ends = engine.describe().end_ids
     assert set(wanted if isinstance(wanted, list) else [wanted]) <= ends
     out.unlink()
     shutil.copytree(field_samples / "hf" / "24_no_eos_anywhere", tmp_path / "24")
-    out, found = convert(run_edgellm, tmp_path / "24")
+    out, found = convert(call_edgellm, tmp_path / "24")
     assert any("no file says which token ends a text" in text for text in found["warnings"])
     assert read_header(out).metadata["tokenizer.ggml.eos_token_id"] == 2
