@@ -71,11 +71,16 @@ def open_control(field_samples: Path, tmp_path: Path) -> Iterator[Open]:
     opened: list[LocalSession] = []
 
     def open_one(
-        name: str, clock: Callable[[], datetime] = lambda: MONDAY, *, stores: bool = True
+        name: str,
+        clock: Callable[[], datetime] = lambda: MONDAY,
+        *,
+        stores: bool = True,
+        lead: str = "",
     ) -> LocalSession:
+        template = source_of(field_samples, name).replace("Today: ", f"{lead}Today: ")
         session = LocalSession(
             LlamaCppEngine(field_samples / CONTROL, EngineSettings(n_threads=1)),
-            SessionOptions(n_ctx=1024, chat_template=source_of(field_samples, name)),
+            SessionOptions(n_ctx=1024, chat_template=template),
             store=SnapshotStore(tmp_path / "store") if stores else None,
             clock=clock,
             min_snapshot_tokens=4,
@@ -290,19 +295,32 @@ def test_json_of_a_template_is_not_escaped(field_samples: Path) -> None:
     assert '"content": "날씨 <b>"' in said
 
 
-def test_a_day_in_a_template_keeps_what_stands_before_it(open_control: Open) -> None:
-    """A snapshot of yesterday is used up to the date alone, and the user is told how far."""
-    yesterday = open_control("01_strftime_day.jinja")
+LEAD = "A long introduction, the same every day. "
+
+
+@pytest.mark.parametrize("lead", ["", LEAD])
+def test_a_day_in_a_template_keeps_what_stands_before_it(open_control: Open, lead: str) -> None:
+    """A snapshot of yesterday is used up to the date alone, and the user is told how far.
+
+    Before the date of the sample are fewer tokens than are worth a file, so that nothing is reused.
+    """
+    yesterday = open_control("01_strftime_day.jinja", lead=lead)
     events = list(yesterday.stream(ask("hi")))
     said = [event.message for event in events if isinstance(event, Warn)]
     assert any("writes the time into the system prompt" in message for message in said)
     yesterday.close()
-    today = open_control("01_strftime_day.jinja", lambda: MONDAY + timedelta(days=1))
-    tokens = memory_of(today, ask("hi"))
-    assert "Today: 19 May 2026" in text_of(today, tokens)
-    done = today.generate(ask("hi"))
-    before_the_day = len(" Today: ".replace(" ", "\u2581").encode()) + len([BOS])
-    assert 0 < done.usage.reused_tokens <= before_the_day
+    today = open_control("01_strftime_day.jinja", lambda: MONDAY + timedelta(days=1), lead=lead)
+    done = today.generate(ask("hi"))  # the first request here: it meets the file of yesterday
+    live = today._live
+    assert live is not None
+    assert f"{lead}Today: 19 May 2026" in text_of(today, live.tokens)
+    before_the_day = len(f" {lead}Today: ".replace(" ", "\u2581").encode()) + len([BOS])
+    if lead:
+        assert 0 < done.usage.reused_tokens <= before_the_day
+        assert done.snapshot.key
+    else:
+        assert (0, "") == (done.usage.reused_tokens, done.snapshot.key)
+        assert "tokens are fewer than" in done.snapshot.reason
 
 
 def test_a_clock_is_put_in_once_a_conversation(open_control: Open) -> None:
