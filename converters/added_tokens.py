@@ -76,3 +76,11 @@ def _add(added: dict[int, AddedToken], i: Any, row: Any, path: Path) -> None:
         raise ConvertError(
             f"added id {i} is {text[:80]!r} here and {known.text[:80]!r} elsewhere", path=path
         )
+
+
+def odd_ones(added: Mapping[int, AddedToken]) -> list[str]:
+    """Return a warning if engines look for an added token otherwise than its tokenizer does."""
+    odd = next((token.text for token in added.values() if token.is_odd), None)
+    if odd is None:
+        return []
+    return [f"added token {odd[:60]!r} takes blanks or whole words only; engines do not"]

@@ -7,18 +7,22 @@ one other token in a thousand costs quality that nobody can see. The table is in
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import ConvertError
 
-from .splitters import NAMES, STEADY
+from .splitters import CUT_DIGITS, NAMES, STEADY
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from .splitters import Part
 
 _MAX_PARTS: Final = 16
+_TWO_DIGITS: Final = re.compile("[0-9][0-9]")
+_MIN_TELLING_TOKENS: Final = 5_000  # fewer may have met no number often enough
 
 
 def name_of(value: Any, path: Path, *, ignore_merges: bool) -> str:
@@ -45,13 +49,29 @@ def name_of(value: Any, path: Path, *, ignore_merges: bool) -> str:
     return name
 
 
-def warnings_of(name: str) -> list[str]:
-    """Return what the user should know of a splitter in the engine."""
-    if name in STEADY:
-        return []
-    rule = f"llama.cpp's splitter {name!r}"
-    long = "a single word of tens of thousands of characters"
-    return [f"{rule} ends the process of other programs on {long}; edgellm splits or refuses it"]
+def warnings_of(name: str, texts: Collection[str]) -> list[str]:
+    """Return what the user should know of a splitter.
+
+    Args:
+        name: what `name_of` gave.
+        texts: the vocabulary, in the byte alphabet and without added tokens.
+    """
+    warnings = []
+    if name not in STEADY:
+        warnings.append(
+            f"llama.cpp's splitter {name!r} ends the process of other programs on a single word of "
+            "tens of thousands of characters; edgellm splits or refuses it"
+        )
+    is_large = len(texts) >= _MIN_TELLING_TOKENS
+    if is_large and name not in CUT_DIGITS and not any(map(_TWO_DIGITS.search, texts)):
+        warnings.append(
+            f"the pre-tokenizer ({name}) seems to have lost its digit splitting: none of the "
+            f"{len(texts)} tokens joins two digits, so the model was trained on digits one by one, "
+            "and numbers would be split differently; some programs that write tokenizer.json from "
+            'a GGUF drop {"type": "Digits", "individual_digits": true}: put it back in front of '
+            "the pre_tokenizer, or take the original model's tokenizer.json"
+        )
+    return warnings
 
 
 def _parts(value: Any, path: Path) -> list[Part]:

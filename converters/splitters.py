@@ -119,3 +119,10 @@ NAMES: Final[dict[tuple[tuple[Part, ...], bool], str]] = {
 # llama.cpp has code of its own for these. The others go through std::regex, whose stack grows with
 # the length of a word: one of 5,000 characters passes, one of 30,000 ends the process.
 STEADY: Final = frozenset({"llama-bpe", "dbrx", "qwen2", "qwen35", "gpt-2", "smollm"})
+# Each digit becomes a piece of its own, so that no token of a vocabulary trained so joins two.
+CUT_DIGITS: Final = frozenset(
+    {
+        *("smollm", "qwen2", "qwen35", "deepseek-coder", "viking"),
+        *("seed-coder", "bailingmoe", "exaone-moe", "ufakzeka"),
+    }
+)

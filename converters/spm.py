@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import ConvertError
 
+from .added_tokens import odd_ones
 from .blanks import BLANK, blanks_of
 from .byte_alphabet import SPLITTER, as_bytes
 from .vocabulary import TokenKind, Vocabulary, free_ids, index, lay_out
@@ -63,7 +64,8 @@ def read_spm(
     blanks = blanks_of(value, path)
     texts, kinds = lay_out(bpe.vocab, added, n_vocab, path)
     merges = [pair for pair in bpe.merges if not blanks.cut or BLANK not in (pair[0] + pair[1])[1:]]
-    warnings = _set_kinds(kinds, texts, bpe, added)
+    _set_kinds(kinds, bpe, added)
+    warnings = odd_ones(added)
     warnings += [_PREFIX_WARNINGS[blanks.prefix]] if blanks.prefix in _PREFIX_WARNINGS else []
     ids = index(texts, path)
     scores, problem = [0.0], "blanks stay blanks"
@@ -113,11 +115,8 @@ def _check_bytes(bpe: Bpe, path: Path) -> None:
         raise ConvertError("a merge joins byte tokens, which engines do not", path=path)
 
 
-def _set_kinds(
-    kinds: list[int], texts: Sequence[str], bpe: Bpe, added: Mapping[int, AddedToken]
-) -> list[str]:
-    """Mark bytes, the unknown token, and tokens that stand for blanks; return warnings."""
-    warnings: list[str] = []
+def _set_kinds(kinds: list[int], bpe: Bpe, added: Mapping[int, AddedToken]) -> None:
+    """Mark bytes, the unknown token, and tokens that stand for blanks."""
     for text in BYTE_TOKENS:
         kinds[bpe.vocab[text]] = int(TokenKind.BYTE)
     if bpe.unknown is not None:
@@ -126,12 +125,6 @@ def _set_kinds(
         # Only an ordinary token's U+2581 is printed as a blank.
         if BLANK in token.text and not token.special and token.text in bpe.vocab:
             kinds[i] = int(TokenKind.NORMAL)
-    odd = next((texts[i] for i, token in added.items() if token.is_odd), None)
-    if odd is not None:
-        warnings.append(
-            f"added token {odd[:60]!r} takes blanks or whole words only; engines do not"
-        )
-    return warnings
 
 
 def scores_of(

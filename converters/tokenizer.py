@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgellm.errors import ConvertError
 from edgellm.formats.checked_json import read_json_object
 
-from .added_tokens import read_added
+from .added_tokens import odd_ones, read_added
 from .blanks import parts_of
 from .bpe import read_bpe
 from .pretokenizer import name_of, warnings_of
@@ -75,12 +75,8 @@ def _byte_level(
         raise ConvertError(
             f"a byte-level tokenizer whose decoder is {str(decoder)[:120]}", path=path
         )
-    warnings = [*_normalizer(value, path), *warnings_of(pre)]
-    odd = next((token.text for token in added.values() if token.is_odd), None)
-    if odd is not None:
-        warnings.append(
-            f"added token {odd[:60]!r} takes blanks or whole words only; engines do not"
-        )
+    learned = bpe.vocab.keys() - {token.text for token in added.values()}
+    warnings = [*_normalizer(value, path), *warnings_of(pre, learned), *odd_ones(added)]
     texts, kinds = lay_out(bpe.vocab, added, n_vocab, path)
     return Vocabulary(
         model="gpt2",
