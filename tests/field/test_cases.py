@@ -68,7 +68,7 @@ TESTED: dict[str, tuple[str, ...]] = {
     ),
     "F-GN-01": (
         "field/test_generation.py::test_a_character_of_several_tokens_comes_whole",
-        "field/test_prompts.py::test_a_prompt_is_read_whole_and_streamed_whole",
+        "field/test_prompts.py::test_an_answer_is_streamed_whole",
     ),
     "F-GN-02": ("field/test_generation.py::test_a_stop_text_over_several_tokens_is_found",),
     "F-GN-03": ("field/test_generation.py::test_what_waited_for_a_stop_text_is_shown_at_the_end",),
