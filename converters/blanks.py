@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import ConvertError
 
+from .parts import parts_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    Part = tuple[Any, ...]
+    from .parts import Part
 
 BLANK: Final = "\u2581"
-_MAX_PARTS: Final = 16
-_MAX_DEPTH: Final = 8
 _REPLACE: Final = ("Replace", " ", BLANK)
 _PREPEND: Final = ("Prepend", BLANK)
 _SPLIT: Final = ("Split", " ", "MergedWithPrevious", False)
@@ -81,46 +81,3 @@ def blanks_of(tokenizer: Mapping[str, Any], path: Path) -> Blanks:
 def _refused(what: str, tokenizer: Mapping[str, Any], path: Path) -> ConvertError:
     shown = json.dumps(tokenizer.get(what), ensure_ascii=False)
     return ConvertError(f"{what} {shown[:600]} is not done by engines", path=path)
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, bool, type(None))) else str(value)[:60]
-
-
-def parts_of(value: Any, inner: str, depth: int = 0) -> list[Part]:
-    """Return a normalizer, pre-tokenizer or decoder as tuples of its type and what decides.
-
-    Args:
-        value: the JSON value; None has no parts.
-        inner: where a Sequence keeps its parts.
-        depth: how deep this value stands; nests of sequences are bounded.
-    """
-    if value is None:
-        return []
-    if not isinstance(value, dict):
-        return [("?", str(value)[:60])]
-    kind = value.get("type")
-    rows = value.get(inner)
-    if kind == "Sequence" and isinstance(rows, list) and len(rows) <= _MAX_PARTS:
-        if depth < _MAX_DEPTH:
-            return [part for row in rows for part in parts_of(row, inner, depth + 1)]
-        return [("?", "Sequence")]
-    pattern = value.get("pattern")
-    text = pattern.get("String") if isinstance(pattern, dict) else None
-    if kind == "Replace":
-        fields = [text, value.get("content")]
-    elif kind == "Prepend":
-        fields = [value.get("prepend")]
-    elif kind == "Split":
-        fields = [text, value.get("behavior"), value.get("invert", False)]
-    elif kind == "Metaspace":
-        # Older files have add_prefix_space where newer ones have prepend_scheme.
-        older = "always" if value.get("add_prefix_space", True) else "never"
-        fields = [
-            value.get("replacement"),
-            value.get("prepend_scheme", older),
-            value.get("split", True),
-        ]
-    else:
-        fields = [None]
-    return [(str(kind)[:60], *map(_plain, fields))]

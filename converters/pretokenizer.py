@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import ConvertError
 
+from .parts import leaves
 from .splitters import CUT_DIGITS, NAMES, STEADY
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from .splitters import Part
+    from .parts import Part
 
-_MAX_PARTS: Final = 16
 _TWO_DIGITS: Final = re.compile("[0-9][0-9]")
 _MIN_TELLING_TOKENS: Final = 5_000  # fewer may have met no number often enough
 
@@ -36,7 +36,9 @@ def name_of(value: Any, path: Path, *, ignore_merges: bool) -> str:
     Raises:
         ConvertError: no name means exactly this; the message shows what it is.
     """
-    parts = tuple(_parts(value, path))
+    if value is None:
+        raise ConvertError("has no pre_tokenizer; only byte-level BPE is converted", path=path)
+    parts = tuple(_part(leaf, path) for leaf in leaves(value, "pretokenizers"))
     name = NAMES.get((parts, ignore_merges))
     if name is None:
         shown = json.dumps(value, ensure_ascii=False)
@@ -74,20 +76,10 @@ def warnings_of(name: str, texts: Collection[str]) -> list[str]:
     return warnings
 
 
-def _parts(value: Any, path: Path) -> list[Part]:
-    """Return a pre-tokenizer as comparable tuples; sequences are laid out flat."""
-    if value is None:
-        raise ConvertError("has no pre_tokenizer; only byte-level BPE is converted", path=path)
-    if isinstance(value, dict) and value.get("type") == "Sequence":
-        inner = value.get("pretokenizers")
-        if not isinstance(inner, list) or len(inner) > _MAX_PARTS:
-            raise ConvertError("pre_tokenizer: a Sequence without its parts", path=path)
-        return [part for item in inner for part in _parts(item, path)]
-    return [_part(value, path)]
-
-
 def _part(value: Any, path: Path) -> Part:
     kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "Sequence":
+        raise ConvertError("pre_tokenizer: a Sequence without its parts", path=path)
 
     def field(key: str, default: bool | str) -> bool | str:
         found = value.get(key, default)

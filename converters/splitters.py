@@ -8,9 +8,10 @@ Source of the names and their rules: `llm_tokenizer_bpe` and `impl::load`, llama
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-Part = tuple[Any, ...]
+if TYPE_CHECKING:
+    from .parts import Part
 
 _CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 _WORDS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+|"

@@ -13,8 +13,8 @@ from edgellm.errors import ConvertError
 from edgellm.formats.checked_json import read_json_object
 
 from .added_tokens import odd_ones, read_added
-from .blanks import parts_of
 from .bpe import read_bpe
+from .parts import parts_of
 from .pretokenizer import name_of, warnings_of
 from .spm import read_spm
 from .spm_model import read_model_file
