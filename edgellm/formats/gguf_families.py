@@ -78,6 +78,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
 }
 
+# Names of the next engine: sed -nE 's/^ *\{ *LLM_ARCH_\w+, *"([^"(]+)".*/\1/p' src/llama-arch.cpp
 _NO_TEXT: Final = (
     "bert clip dflash eagle3 eurobert gemma-embedding gemma4-assistant jina-bert-v2 jina-bert-v3 "
     "llama-embed modern-bert neo-bert nomic-bert nomic-bert-moe pockettts qwen3tts t5 t5encoder "
