@@ -138,10 +138,12 @@ def test_refused_as_a_source(sample: str, field_samples: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("sample", sorted(RUNS))
-def test_accepted_by_info_and_run(sample: str, field_samples: Path, run_edgellm: Run):
+def test_accepted_by_info_and_run(
+    sample: str, field_samples: Path, run_edgellm: Run, call_edgellm: Call
+):
     """A usable file answers, ends at the token limit, and says what is odd about it."""
     file = field_samples / _file(sample)
-    assert RUNS[sample] in run_edgellm("info", file).stdout
+    assert RUNS[sample] in call_edgellm("info", file).stdout
     done = run_edgellm(
         *("run", file, "-p", "hi", "-n", "4", "--seed", "1", "--json", "--snapshot", "off")
     )
