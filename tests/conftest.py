@@ -78,6 +78,12 @@ def snapshot_files() -> ModuleType:
     return _load(_ROOT / "tests" / "attacks" / "snapshot_files.py")
 
 
+@pytest.fixture(scope="session")
+def loopback() -> ModuleType:
+    """A hub on the loopback interface, for tests in this process and with processes of their own."""
+    return _load(_ROOT / "tests" / "unit" / "catalog" / "loopback.py")
+
+
 def _real_model(name: str) -> Path:
     """Find a model as the benches do; where it is missing a test fails, and does not skip."""
     models = _load(_ROOT / "tests" / "bench" / "_models.py")
@@ -93,5 +99,6 @@ def _load(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module

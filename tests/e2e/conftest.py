@@ -1,8 +1,9 @@
-"""Tokenizers to put on a model of zeros: from real files, or trained here, the same each time."""
+"""Tokenizers to put on a model of zeros, from real files or trained here, and an engine that records."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 import json
 import math
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgellm.engines.base import EngineSettings
+from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.runtime.proof_texts import texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +68,26 @@ def training_text() -> list[str]:
     lines = [" ".join(rng.choices(WORDS, k=12)) for _ in range(3000)]
     lines += ["".join(rng.choices(LETTERS, k=24)) for _ in range(3000)]
     return lines + [text for text in texts(2000, WORDS, 77) if "<" not in text]
+
+
+class Recorder(LlamaCppEngine):
+    """The real engine, keeping a digest of every row of logits that a caller gets to see."""
+
+    def __init__(self, path: Path, settings: EngineSettings) -> None:
+        super().__init__(path, settings)
+        self.digests: list[str] = []
+
+    def decode(self, tokens: Sequence[int], logits="last"):
+        """Decode, and note what came out."""
+        rows = super().decode(tokens, logits)
+        self.digests.append(hashlib.sha256(rows.tobytes()).hexdigest())
+        return rows
+
+
+@pytest.fixture
+def recorder() -> type[Recorder]:
+    """Give the class: importlib mode has no packages to import it from."""
+    return Recorder
 
 
 @pytest.fixture(scope="session")

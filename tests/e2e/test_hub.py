@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -29,16 +28,6 @@ def watch(event, args):
             log.write(f"{event} {args!r}\\n")
 sys.addaudithook(watch)
 """
-
-
-@pytest.fixture(scope="module")
-def loopback() -> ModuleType:
-    path = ROOT / "tests" / "unit" / "catalog" / "loopback.py"
-    spec = importlib.util.spec_from_file_location("loopback", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgellm.core import Message, Request, Sampling, Tier
 from edgellm.engines.base import EngineSettings
-from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.runtime.local import LocalSession
 from edgellm.runtime.session import SessionOptions
 from edgellm.store.snapshots import SnapshotStore
@@ -35,20 +33,6 @@ def system_text(n_rules: int) -> str:
     return "You answer for a workshop. " + " ".join(rules)
 
 
-class Recorder(LlamaCppEngine):
-    """The real engine, keeping a digest of every row of logits that a caller gets to see."""
-
-    def __init__(self, path: Path, settings: EngineSettings) -> None:
-        super().__init__(path, settings)
-        self.digests: list[str] = []
-
-    def decode(self, tokens: Sequence[int], logits="last"):
-        """Decode, and note what came out."""
-        rows = super().decode(tokens, logits)
-        self.digests.append(hashlib.sha256(rows.tobytes()).hexdigest())
-        return rows
-
-
 @dataclass(frozen=True)
 class Run:
     """What one run showed: logits digests after the boundary, the text, and the store's word."""
@@ -61,6 +45,7 @@ class Run:
 
 
 def run_once(
+    recorder: Any,
     path: Path,
     settings: EngineSettings,
     store: SnapshotStore | None,
@@ -70,7 +55,7 @@ def run_once(
     """Open the model, answer greedily, then teacher-force fixed tokens from the same prefix."""
     n_greedy, n_forced = n
     tier = Tier.OFF if store is None else Tier.EXACT
-    engine = Recorder(path, settings)
+    engine = recorder(path, settings)
     messages = (Message("system", system_text(prompt[0])), Message("user", prompt[1]))
     with LocalSession(engine, SessionOptions(snapshot=tier), store=store) as session:
         request = Request(messages, n_greedy, sampling=Sampling(temperature=0))
@@ -90,14 +75,19 @@ def run_once(
 
 
 def check(
-    path: Path, tmp_path: Path, flash: str, prompt: tuple[int, str], n: tuple[int, int]
+    recorder: Any,
+    path: Path,
+    tmp_path: Path,
+    flash: str,
+    prompt: tuple[int, str],
+    n: tuple[int, int],
 ) -> None:
     """Compare the three ways."""
     settings = EngineSettings(flash_attention=flash)
     store = SnapshotStore(tmp_path / "snapshots")
-    off = run_once(path, settings, None, prompt, n)
-    cold = run_once(path, settings, store, prompt, n)
-    warm = run_once(path, settings, store, prompt, n)
+    off = run_once(recorder, path, settings, None, prompt, n)
+    cold = run_once(recorder, path, settings, store, prompt, n)
+    warm = run_once(recorder, path, settings, store, prompt, n)
     assert (off.reused, cold.reused) == (0, 0)
     assert cold.reason == "miss: not stored; being stored"
     assert (warm.reason, warm.reused > 128) == ("hit", True)
@@ -115,24 +105,24 @@ def model(request) -> Path:
 
 
 @pytest.mark.parametrize("flash", ["on", "off"])
-def test_off_cold_and_warm_are_equal(model, tmp_path, flash):
+def test_off_cold_and_warm_are_equal(recorder, model, tmp_path, flash):
     """One prompt with a prefix longer than the window: equal to the last bit."""
-    check(model, tmp_path, flash, PROMPTS[0], (24, 8))
+    check(recorder, model, tmp_path, flash, PROMPTS[0], (24, 8))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("flash", ["on", "off"])
-def test_off_cold_and_warm_are_equal_at_length(model, tmp_path, flash, prompt):
+def test_off_cold_and_warm_are_equal_at_length(recorder, model, tmp_path, flash, prompt):
     """Three prompts, 256 greedy tokens, 64 teacher-forced steps: equal to the last bit."""
-    check(model, tmp_path, flash, prompt, (256, 64))
+    check(recorder, model, tmp_path, flash, prompt, (256, 64))
 
 
-def test_window_cache_needs_the_settling(gemma3_gguf, tmp_path, monkeypatch):
+def test_window_cache_needs_the_settling(recorder, gemma3_gguf, tmp_path, monkeypatch):
     """Without the copy back at the boundary the cold run differs: the check has teeth."""
-    monkeypatch.setattr(Recorder, "restore_moves", property(lambda _: False))
+    monkeypatch.setattr(recorder, "restore_moves", property(lambda _: False))
     store = SnapshotStore(tmp_path / "snapshots")
-    cold = run_once(gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
-    warm = run_once(gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
+    cold = run_once(recorder, gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
+    warm = run_once(recorder, gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
     assert warm.reason == "hit"
     assert cold.answer != warm.answer

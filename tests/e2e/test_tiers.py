@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,20 +31,6 @@ QUESTION = "Which shelf holds the tool of rule 7? Answer in one sentence."
 N_GREEDY, N_FORCED = 8, 4
 
 
-class Recorder(LlamaCppEngine):
-    """The real engine, keeping a digest of every row of logits that a caller gets to see."""
-
-    def __init__(self, path: Path, settings: EngineSettings) -> None:
-        super().__init__(path, settings)
-        self.digests: list[str] = []
-
-    def decode(self, tokens: Sequence[int], logits="last"):
-        """Decode, and note what came out."""
-        rows = super().decode(tokens, logits)
-        self.digests.append(hashlib.sha256(rows.tobytes()).hexdigest())
-        return rows
-
-
 @dataclass(frozen=True)
 class Run:
     """What one run showed: digests of the logits behind the boundary, and the store's word."""
@@ -56,9 +42,11 @@ class Run:
     is_reused: bool
 
 
-def run_once(path: Path, flash: str, kv_type: str, tier: Tier, store: SnapshotStore) -> Run:
+def run_once(
+    recorder: Any, path: Path, flash: str, kv_type: str, tier: Tier, store: SnapshotStore
+) -> Run:
     """Open the model, answer greedily, then teacher-force tokens."""
-    engine = Recorder(path, EngineSettings(flash_attention=flash, kv_type=kv_type))
+    engine = recorder(path, EngineSettings(flash_attention=flash, kv_type=kv_type))
     messages = (Message("system", SYSTEM), Message("user", QUESTION))
     with LocalSession(engine, SessionOptions(snapshot=tier), store=store) as session:
         done = session.generate(Request(messages, N_GREEDY, sampling=Sampling(temperature=0)))
@@ -90,11 +78,11 @@ def run_once(path: Path, flash: str, kv_type: str, tier: Tier, store: SnapshotSt
         ],
     ],
 )
-def test_cold_and_warm_are_equal(request, tmp_path, name, flash, tier):
+def test_cold_and_warm_are_equal(request, recorder, tmp_path, name, flash, tier):
     """The run that makes a rounded snapshot and the run that reads it see the same logits."""
     model, store = request.getfixturevalue(f"{name}_gguf"), SnapshotStore(tmp_path / "snapshots")
-    cold = run_once(model, flash, "f16", tier, store)
-    warm = run_once(model, flash, "f16", tier, store)
+    cold = run_once(recorder, model, flash, "f16", tier, store)
+    warm = run_once(recorder, model, flash, "f16", tier, store)
     assert (cold.tier, cold.reason) == (tier.value, "miss: not stored; being stored")
     assert (warm.tier, warm.reason) == (tier.value, "hit")
     assert (cold.is_reused, warm.is_reused) == (False, True)
@@ -103,11 +91,11 @@ def test_cold_and_warm_are_equal(request, tmp_path, name, flash, tier):
     assert cold.text == warm.text
 
 
-def test_a_quantised_cache_is_not_rounded_again(smollm2_gguf, tmp_path):
+def test_a_quantised_cache_is_not_rounded_again(recorder, smollm2_gguf, tmp_path):
     """Keys and values of q8_0 go through byte for byte; the answer rests on an exact snapshot."""
     store = SnapshotStore(tmp_path / "snapshots")
-    cold = run_once(smollm2_gguf, "on", "q8_0", Tier.Q4, store)
-    warm = run_once(smollm2_gguf, "on", "q8_0", Tier.Q4, store)
+    cold = run_once(recorder, smollm2_gguf, "on", "q8_0", Tier.Q4, store)
+    warm = run_once(recorder, smollm2_gguf, "on", "q8_0", Tier.Q4, store)
     assert (warm.tier, warm.reason) == ("exact", "hit")
     assert cold.logits == warm.logits
     assert [entry.tier for entry in store.entries()] == [Tier.EXACT]

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-CHECKPOINTS = HERE.parents[1] / "data" / "checkpoints"
-
-
-@pytest.fixture(scope="session")
-def loopback() -> ModuleType:
-    """The module beside this file: importlib mode has no packages to import it from."""
-    spec = importlib.util.spec_from_file_location("loopback", HERE / "loopback.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+CHECKPOINTS = Path(__file__).resolve().parents[2] / "data" / "checkpoints"
 
 
 @pytest.fixture
