@@ -103,7 +103,7 @@ def test_killed_at_ten_random_points_no_file_has_the_name(tmp_path: Path) -> Non
     for kill_at in [*(rng.random() for _ in range(9)), 1.0]:
         assert run(TINY, out, kill_at=kill_at).returncode == -signal.SIGKILL
         assert not out.exists()
-        assert out.with_name("m.gguf.partial").exists()
+        assert out.with_name(".m.gguf.edgellm-partial").exists()
     result = run(TINY, out)
     assert result.returncode == 0, result.stderr
     assert [path.name for path in tmp_path.iterdir() if "m.gguf" in path.name] == ["m.gguf"]
@@ -185,4 +185,4 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
         text=True,
     )
     assert "m.gguf: cannot be written: File too large" in result.stdout
-    assert list(tmp_path.glob("m.gguf*")) == []
+    assert list(tmp_path.glob("*m.gguf*")) == []

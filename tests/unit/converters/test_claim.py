@@ -63,9 +63,29 @@ def test_a_file_of_the_users_own_stays(tmp_path: Path) -> None:
     """Only the beginning of a GGUF is ours to remove."""
     out = tmp_path / "m.gguf"
     partial_path(out).write_bytes(b"my notes")
-    with pytest.raises(UsageError, match=r"m\.gguf\.partial.*in the way"):
+    with pytest.raises(UsageError, match=r"\.m\.gguf\.edgellm-partial.*in the way"):
         clear_partial(out)
     assert partial_path(out).read_bytes() == b"my notes"
+
+
+@pytest.mark.parametrize("name", ["m.gguf.partial", ".m.gguf.partial", "m.gguf.edgellm-partial"])
+def test_only_our_own_name_is_cleared(tmp_path: Path, name: str) -> None:
+    """A GGUF, whole or begun, or an empty file beside it has a name that people give files."""
+    for content in (b"GGUF precious", b""):
+        (tmp_path / name).write_bytes(content)
+        clear_partial(tmp_path / "m.gguf")
+        assert (tmp_path / name).read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["m.gguf", "x" * 255, "값" * 85, "x" * 238, "x" * 239])
+def test_any_name_that_a_file_can_have_has_a_partial_one(tmp_path: Path, name: str) -> None:
+    """Hidden, ours by its ending, and no longer than file systems take."""
+    path = partial_path(tmp_path / name)
+    assert path.parent == tmp_path
+    assert path.name.startswith(".")
+    assert path.name.endswith(".edgellm-partial")
+    assert path != partial_path(tmp_path / f"{name[:-1]}y")
+    path.touch()
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link"])

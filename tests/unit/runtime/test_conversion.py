@@ -43,7 +43,7 @@ def test_the_plan_is_exact_and_the_result_is_the_file(
         t.name for t in read_header(options.out).tensors
     ]
     assert planned.n_params == sum(row.shape[0] * (*row.shape, 1)[1] for row in planned.tensors)
-    assert list(options.out.parent.glob("*.partial")) == []
+    assert list(options.out.parent.glob("*partial*")) == []
 
 
 @pytest.mark.parametrize("type_name", ["f32", "q8_0", "q4_k_m"])
@@ -150,7 +150,7 @@ def test_too_small_a_disk_is_told_before_writing(
         convert(options)
     assert caught.value.need_bytes == plan(options).out_bytes
     assert caught.value.have_bytes == 1000
-    assert list(options.out.parent.glob("m.gguf*")) == []
+    assert list(options.out.parent.glob("*m.gguf*")) == []
 
 
 def test_an_interrupted_run_leaves_nothing(options: ConvertOptions) -> None:
@@ -162,7 +162,7 @@ def test_an_interrupted_run_leaves_nothing(options: ConvertOptions) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         convert(options, progress=interrupt)
-    assert list(options.out.parent.glob("m.gguf*")) == []
+    assert list(options.out.parent.glob("*m.gguf*")) == []
 
 
 def test_a_file_that_fails_verification_gets_no_name(
@@ -182,12 +182,12 @@ def test_a_file_that_fails_verification_gets_no_name(
     with pytest.raises(VerifyFailed):
         convert(dataclasses.replace(options, overwrite=True))
     assert options.out.read_bytes() == b"old"
-    assert list(options.out.parent.glob("*.partial")) == []
+    assert list(options.out.parent.glob("*partial*")) == []
 
 
 def test_a_dead_runs_partial_file_is_replaced(options: ConvertOptions) -> None:
     """A killed run does not stop the next one."""
-    partial = options.out.with_name("m.gguf.partial")
+    partial = options.out.with_name(".m.gguf.edgellm-partial")
     partial.write_bytes(b"GGUF and half a file")
     convert(options)
     assert not partial.exists()

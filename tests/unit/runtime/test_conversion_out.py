@@ -79,6 +79,53 @@ def test_a_gguf_is_never_replaced_by_its_own_conversion(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_source_under_the_partial_name_is_never_removed(
+    tmp_path: Path, *, overwrite: bool, is_there: bool
+) -> None:
+    """Not by name, nor through a link or a second name: what a run would clear is compared too."""
+    out, link, second = (tmp_path / name for name in ("m.gguf", "link.gguf", "second.gguf"))
+    own = claim.partial_path(out)
+    convert(ConvertOptions(TINY, tmp_path / "a.gguf", "bf16", prove=False))
+    (tmp_path / "a.gguf").rename(own)
+    good = own.read_bytes()
+    link.symlink_to(own)
+    second.hardlink_to(own)
+    if is_there:
+        out.write_bytes(b"old")
+    for src in (own, link, second):
+        refused(src, out, "a file of the source", overwrite=overwrite)
+    assert own.read_bytes() == good
+    assert out.exists() == is_there
+
+
+def test_a_checkpoints_file_under_the_partial_name_stays(tmp_path: Path) -> None:
+    """Whichever file of the folder it is, and wherever the folder."""
+    own, out = tmp_path / "own", tmp_path / "m.gguf"
+    shutil.copytree(TINY, own)
+    partial = claim.partial_path(out)
+    partial.write_bytes(b"GGUF of a shard")
+    (own / "extra.gguf").symlink_to(partial)
+    refused(own, out, "a file of the source", overwrite=False)
+    inside = claim.partial_path(own / "m.gguf")
+    inside.write_bytes(b"GGUF left by a dead run")
+    convert(ConvertOptions(own, own / "m.gguf", "q8_0", prove=False))
+    assert partial.read_bytes() == b"GGUF of a shard"
+    assert not inside.exists()
+
+
+def test_a_file_called_partial_is_the_users(tmp_path: Path) -> None:
+    """It may be the source, or stand beside: it is read at most."""
+    out, partial = tmp_path / "m.gguf", tmp_path / "m.gguf.partial"
+    convert(ConvertOptions(TINY, partial, "bf16", prove=False))
+    good = partial.read_bytes()
+    for src in (partial, TINY):
+        convert(ConvertOptions(src, out, "q8_0", overwrite=True, prove=False))
+        assert partial.read_bytes() == good
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "m.gguf.partial"]
+
+
 def test_the_loser_of_a_race_leaves_the_winners_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
