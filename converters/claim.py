@@ -1,6 +1,7 @@
-"""`OUT.partial` belongs to one run at a time: what a dead run left is removed, a live one is refused.
+"""`.OUT.edgellm-partial` is one run's at a time: a dead run's is removed, a live one's is refused.
 
-Only the beginning of a GGUF is taken for what a run left; anything else is somebody's own and stays.
+No other name is ever cleared, and under this one only the beginning of a GGUF; a file `OUT.partial`
+is somebody's own. Whoever clears has made sure that it is no file of the source.
 
 The claim is a lock on the file itself, which the system drops when its process dies. Where there
 are no such locks (Windows), an open file cannot be removed, which comes to the same.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -20,14 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+PARTIAL_SUFFIX: Final = ".edgellm-partial"
+_MAX_NAME_BYTES: Final = 255  # what file systems take
 _MAGIC: Final = b"GGUF"
 # What network file systems without locks answer.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def partial_path(out: Path) -> Path:
-    """Return the name under which `out` is written."""
-    return out.with_name(out.name + ".partial")
+    """Return the name under which `out` is written; a digest stands for one that is too long."""
+    raw = os.fsencode(out.name)
+    if 1 + len(raw) + len(PARTIAL_SUFFIX) > _MAX_NAME_BYTES:
+        return out.with_name(f".{hashlib.sha256(raw).hexdigest()[:32]}{PARTIAL_SUFFIX}")
+    return out.with_name(f".{out.name}{PARTIAL_SUFFIX}")
 
 
 def clear_partial(out: Path) -> None:

@@ -1,7 +1,7 @@
 """From a Hugging Face checkpoint, or another GGUF, to a verified GGUF: plan, convert, verify, rename.
 
 `plan` reads headers, configuration and tokenizer and writes nothing; its bytes are exact. `convert`
-writes `OUT.partial`, reopens and compares it, and only then renames it to `OUT`.
+writes `.OUT.edgellm-partial`, reopens and compares it, and only then renames it to `OUT`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The file that a conversion may make: what it never replaces, and whether the disk has room.
 
-A path is judged by what it leads to: nothing of the source, no folder and no device is overwritten.
+A path is judged by what it leads to: nothing of the source, no folder and no device is overwritten,
+and nothing of the source is taken for what a dead run left.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ def check_out(options: ConvertOptions) -> None:
     Worth a call of its own before a source is fetched.
 
     Raises:
-        UsageError: `options.out` is there, cannot be written, or its folder does not exist.
+        UsageError: `options.out` is there, cannot be written, or its folder does not exist; or the
+            name it is written under is a file of the source.
     """
     out = options.out
     check_folder(out)
+    _check_partial(out, options.src)
     try:
         there = out.stat()
     except FileNotFoundError:
@@ -44,6 +47,25 @@ def check_out(options: ConvertOptions) -> None:
         raise UsageError("is a file of the source itself", path=out, hint=other)
     if not options.overwrite:
         raise UsageError("is there already", path=out, hint=f"use --force, or {other}")
+
+
+def _check_partial(out: Path, src: Path) -> None:
+    """Refuse a source that the run would clear as a dead one's."""
+    from edgellm.converters.claim import partial_path
+
+    partial = partial_path(out)
+    try:
+        there = partial.stat()
+    except OSError:  # where it is there and cannot be asked, it cannot be cleared either
+        return
+    # In a folder, the name itself is a dead run's whose output lay there, and no checkpoint's.
+    own = [path for path in _files(src) if path == src or path.name != partial.name]
+    if any(_is_same(path, there) for path in own):
+        raise UsageError(
+            f"is a file of the source itself, and the name under which {out.name} would be written",
+            path=partial,
+            hint="rename it, or name another file",
+        )
 
 
 def check_folder(out: Path) -> None:
