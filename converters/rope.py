@@ -88,8 +88,7 @@ def read_rope(config: Config, n_ctx: int) -> Rope:
     if unknown:
         key = unknown[0][:60]
         raise config.error(f"rope kind {kind!r} has a key that is not understood: {key!r}")
-    if values.get("partial_rotary_factor", 1.0) != 1.0:
-        raise config.error("partial_rotary_factor other than 1 is not understood here")
+    _refuse_partial(config, values)
 
     def real(key: str) -> float:
         return config.checked_real(f"rope {key}", values.get(key))
@@ -118,6 +117,14 @@ def read_rope(config: Config, n_ctx: int) -> Rope:
         beta_fast=optional("beta_fast"),
         beta_slow=optional("beta_slow"),
     )
+
+
+def _refuse_partial(config: Config, values: dict[str, Any]) -> None:
+    """Refuse a rotation of a part of each head; the factor stands in either of two places."""
+    for part in (values.get("partial_rotary_factor"), config.get("partial_rotary_factor")):
+        if part is not None and (isinstance(part, bool) or part != 1):
+            shown = str(part)[:60] if isinstance(part, (int, float)) else repr(str(part)[:60])
+            raise config.error(f"partial_rotary_factor is {shown}; only 1 is understood here")
 
 
 def _yarn_factor(config: Config, factor: float) -> float:

@@ -58,6 +58,14 @@ def test_old_name_of_the_rope_kind() -> None:
     assert rope == Rope("linear", 10000.0, 2.0)
 
 
+@pytest.mark.parametrize("whole", [1, 1.0, None])
+def test_a_rotation_of_the_whole_head_may_be_said_aloud(whole: float | None) -> None:
+    """In either place, and a null says nothing."""
+    assert read_spec(config(partial_rotary_factor=whole)) == read_spec(config())
+    inside = {**LLAMA3, "partial_rotary_factor": whole}
+    assert read_spec(config(rope_scaling=inside)) == read_spec(config(rope_scaling={**LLAMA3}))
+
+
 def test_a_missing_theta_is_an_error_with_a_way_out() -> None:
     """The base of the rotation is never made up."""
     with pytest.raises(ConvertError, match="rope_theta is missing") as caught:
@@ -75,6 +83,14 @@ def test_a_missing_theta_is_an_error_with_a_way_out() -> None:
         ({"rope_scaling": {**LLAMA3, "surprise": 1}}, "'surprise'"),
         ({"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}}, "not below"),
         ({"rope_scaling": [1]}, "an object is needed"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ({"partial_rotary_factor": "1"}, "partial_rotary_factor is '1'"),
+        ({"partial_rotary_factor": 0}, "partial_rotary_factor is 0"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        (
+            {"partial_rotary_factor": 0.5, "rope_scaling": {**LLAMA3, "partial_rotary_factor": 1}},
+            "partial_rotary_factor is 0.5",
+        ),
         ({"rope_parameters": {"rope_theta": 5.0}}, "rope_theta is 10000.0 and 5.0"),
         ({"rope_parameters": {"a": {}, "full_attention": {}}}, "differ by layer type"),
         ({"num_attention_heads": 5, "num_key_value_heads": 5}, "does not divide by 5"),
