@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PRIVATE_FILE_MODE = 0o600
 PRIVATE_DIR_MODE = 0o700
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FREE_SOME = "free some space or choose another folder"
+_LARGER = "raise the limit (`ulimit -f`), or choose a folder whose file system takes larger files"
 _TEMP_NAME = re.compile(r"\..+\.([0-9]{1,10})\.[0-9a-f]+\.tmp", re.DOTALL)
 _MAX_PID = (1 << 31) - 1
 _WINDOWS = "nt"
@@ -136,7 +138,7 @@ class AtomicWriter:
 
         Raises:
             FileExistsError: it does.
-            DoesNotFit: the disk is full.
+            DoesNotFit: the disk is full, or the system allows no file so large.
             UsageError: no file can have the final name.
         """
         check_name(self.final)
@@ -152,7 +154,7 @@ class AtomicWriter:
         """Append all of `data`.
 
         Raises:
-            DoesNotFit: the disk is full.
+            DoesNotFit: the disk is full, or the system allows no file so large.
         """
         if self._file is None:
             raise ValueError("write outside the with block")
@@ -202,17 +204,30 @@ class AtomicWriter:
 
     @contextlib.contextmanager
     def _room(self) -> Iterator[None]:
-        """Turn the system's ways to say that the disk is full into `DoesNotFit`."""
+        """Turn the system's ways to say that there is no room into `DoesNotFit`."""
         try:
             yield
         except OSError as err:
-            if err.errno not in _DISK_FULL:
+            problem = no_room(err, self.final, self.n_bytes)
+            if problem is None:
                 raise
-            raise DoesNotFit(
-                f"the disk is full after {self.n_bytes} bytes",
-                path=self.final,
-                hint="free some space or choose another folder",
-            ) from err
+            raise problem from err
+
+
+def no_room(err: OSError, path: Path, n_bytes: int) -> DoesNotFit | None:
+    """Return what to raise for a write that failed for lack of room, or None for another reason.
+
+    Args:
+        err: what the system said.
+        path: the file meant.
+        n_bytes: how much of it was written.
+    """
+    if err.errno in _DISK_FULL:
+        return DoesNotFit(f"the disk is full after {n_bytes} bytes", path=path, hint=_FREE_SOME)
+    if err.errno == errno.EFBIG:
+        message = f"the system allows no file of more than {n_bytes} bytes"
+        return DoesNotFit(message, path=path, hint=_LARGER)
+    return None
 
 
 def write_atomic(

@@ -47,6 +47,7 @@ _OS_EXITS: Final = {
     errno.EPERM: EXIT_BAD_INPUT,
     errno.ENOSPC: EXIT_DOES_NOT_FIT,
     errno.EDQUOT: EXIT_DOES_NOT_FIT,
+    errno.EFBIG: EXIT_DOES_NOT_FIT,
 }
 
 

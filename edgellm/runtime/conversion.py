@@ -7,13 +7,12 @@ writes `.OUT.edgellm-partial`, reopens and compares it, and only then renames it
 from __future__ import annotations
 
 import contextlib
-import errno
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import DoesNotFit, UsageError, VerifyFailed
-from edgellm.fileio import AtomicWriter, temp_name
+from edgellm.errors import UsageError, VerifyFailed
+from edgellm.fileio import AtomicWriter, no_room, temp_name
 from edgellm.hw.cpu import available_threads
 from edgellm.runtime import proof
 from edgellm.runtime.conversion_out import check_folder, check_out, check_space, free_bytes
@@ -196,8 +195,9 @@ def _told_of_disk(out: Path) -> Iterator[None]:
     except FileExistsError as err:  # made by another run since it was cleared
         raise UsageError("another conversion is writing this file", path=out) from err
     except OSError as err:
-        if err.errno in (errno.ENOSPC, errno.EDQUOT):  # some disks tell it only when synced
-            raise DoesNotFit("the disk is full", path=out, hint="free some space") from err
+        problem = no_room(err, out, 0)  # before a byte: the writer has told all others
+        if problem is not None:
+            raise problem from err
         raise UsageError(f"cannot be written: {err.strerror or err}", path=out) from err
 
 

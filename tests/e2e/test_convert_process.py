@@ -161,8 +161,8 @@ def test_the_source_may_be_read_only(tmp_path: Path, read_only: Callable[[], Pat
 
 
 @linux_only
-def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
-    """A file-size limit stands in for a full disk."""
+def test_a_limit_on_a_files_size_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """It does not fit, as on a full disk, but there is another way out of it."""
     script = (
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
@@ -173,7 +173,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
         "try:\n"
         "    convert(ConvertOptions(Path(sys.argv[1]), Path(sys.argv[2]), 'f32'))\n"
         "except EdgeLLMError as err:\n"
-        "    print(type(err).__name__, err)\n"
+        "    print(err.exit_code, err)\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(edgellm.__path__[0]).parent)}
     out = tmp_path / "m.gguf"
@@ -184,5 +184,8 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert "m.gguf: cannot be written: File too large" in result.stdout
+    code, message = result.stdout.split(" ", 1)
+    assert code == "4"
+    assert "m.gguf: the system allows no file of more than 30000 bytes" in message
+    assert "ulimit -f" in message
     assert list(tmp_path.glob("*m.gguf*")) == []

@@ -24,7 +24,7 @@ from edgellm.fileio import (
     write_atomic,
 )
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 OLD, NEW = b"old content", b"new content"
 
 
@@ -84,14 +84,14 @@ def test_the_mode_is_the_callers(tmp_path: Path) -> None:
     assert 0o640 & ~umask == stat.S_IMODE((tmp_path / "a").stat().st_mode)
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize("code", [errno.EIO, *NO_ROOM, errno.EACCES])
 @pytest.mark.parametrize("old", [None, OLD])
 def test_a_fault_at_any_step_leaves_old_or_new(
     tmp_path: Path, code: int, old: bytes | None
 ) -> None:
     """Before the rename the old content, or none; after it the new; never a temporary.
 
-    A full disk is `DoesNotFit` wherever it shows, everything else the system's own error.
+    A full disk, or a file of the largest size, is `DoesNotFit` wherever it shows, everything else the system's own error.
     """
     final = tmp_path / "a.bin"
     for n in range(n_steps(tmp_path)):
@@ -101,7 +101,7 @@ def test_a_fault_at_any_step_leaves_old_or_new(
         fault = FailAt(n, code)
         with pytest.raises((OSError, DoesNotFit)) as caught:
             save(final, fault)
-        assert (code in DISK_FULL) == isinstance(caught.value, DoesNotFit), fault.steps
+        assert (code in NO_ROOM) == isinstance(caught.value, DoesNotFit), fault.steps
         expected = NEW if fault.steps[-1] == "fsync_dir" else old
         assert expected == (final.read_bytes() if final.exists() else None)
         assert {"a.bin"} >= names(tmp_path)
@@ -165,14 +165,16 @@ def test_writing_outside_the_block_is_a_mistake(tmp_path: Path) -> None:
 IN_LITTLE_ROOM = """
 import errno, resource, signal, sys
 from pathlib import Path
+from edgellm.errors import DoesNotFit
 from edgellm.fileio import write_atomic
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     write_atomic(Path(sys.argv[1]) / "big", bytes(300_000))
-except OSError as err:
-    sys.exit(0 if err.errno == errno.EFBIG else 1)
+except DoesNotFit as err:
+    print(err)
+    sys.exit(0 if err.__cause__.errno == errno.EFBIG else 1)
 """
 
 
@@ -180,7 +182,11 @@ def test_a_write_cut_short_by_the_system_leaves_nothing(tmp_path: Path) -> None:
     """A partial write is followed up until the system says why; then everything is removed."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    subprocess.run([sys.executable, "-c", IN_LITTLE_ROOM, folder], check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_LITTLE_ROOM, folder], check=True, capture_output=True, text=True
+    )
+    assert "no file of more than 100000 bytes" in done.stdout
+    assert "ulimit -f" in done.stdout
     assert set() == names(folder)
 
 
