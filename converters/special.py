@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "tokenizer.ggml."
 # Texts at which llama.cpp stops without being told (special_eog_ids, llama-vocab.cpp 0c1e57098).
-_STOPS_BY_TEXT: Final = frozenset(
+STOPS_BY_TEXT: Final = frozenset(
     {
         "<|eot_id|>",
         "<|im_end|>",
@@ -103,7 +103,7 @@ def _known_by_text(vocabulary: Vocabulary, warnings: list[str]) -> None:
     """Say which tokens engines take for something else because of their text."""
     for i, kind in enumerate(vocabulary.kinds):
         ordinary = kind in (TokenKind.USER_DEFINED, TokenKind.NORMAL)
-        if ordinary and vocabulary.texts[i] in _STOPS_BY_TEXT:
+        if ordinary and vocabulary.texts[i] in STOPS_BY_TEXT:
             vocabulary.kinds[i] = int(TokenKind.CONTROL)
             shown = repr(vocabulary.texts[i])
             warnings.append(f"engines end an answer at {shown} because of its text")
@@ -168,7 +168,7 @@ def _end_keys(
         vocabulary.kinds[i] = int(TokenKind.CONTROL)
     values: KeyValues = {f"{_PREFIX}eos_token_id": ends[0]}
     rest = ends[1:]
-    by_name = {text: i for i in rest if (text := vocabulary.texts[i]) in _STOPS_BY_TEXT}
+    by_name = {text: i for i in rest if (text := vocabulary.texts[i]) in STOPS_BY_TEXT}
     slots = [i for i in rest if i not in by_name.values()]
     eom = by_name.get("<|eom_id|>")
     eot = slots.pop(0) if slots else next((i for i in rest if i != eom), None)
@@ -185,7 +185,7 @@ def _end_keys(
 
 def _no_end(vocabulary: Vocabulary, warnings: list[str]) -> KeyValues:
     """Choose an end that changes nothing: where a file names none, engines take a number of their own."""
-    by_text = (i for i, text in enumerate(vocabulary.texts) if text in _STOPS_BY_TEXT)
+    by_text = (i for i, text in enumerate(vocabulary.texts) if text in STOPS_BY_TEXT)
     unused = (i for i, kind in enumerate(vocabulary.kinds) if kind == TokenKind.UNUSED)
     stop, free = next(by_text, None), next(unused, None)
     default = _DEFAULT_END[vocabulary.model]
