@@ -6,12 +6,13 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import platform
-from pathlib import Path  # noqa: TC003  # typer reads the annotations at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from edgellm import __version__
+from edgellm.errors import UsageError
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _SHOWN_CHARS: Final = 120
 
 def info(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="GGUF file or checkpoint folder.")
+        str | None, typer.Argument(metavar="FILE", help="GGUF file or checkpoint folder.")
     ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -47,10 +48,11 @@ def info(
 
     if file is None:
         facts = machine_facts()
-    elif file.is_dir():
-        facts = checkpoint_facts(file)
+    elif not file:  # as a path it would be the current folder
+        raise UsageError("the name is empty", hint="name a GGUF file or a checkpoint folder")
     else:
-        facts = model_facts(file)
+        path = Path(file)
+        facts = checkpoint_facts(path) if path.is_dir() else model_facts(path)
     if as_json:
         render.json_line({"type": "info", **facts})
     else:

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from edgellm.catalog.hub import fetch, parse_name
+from edgellm.errors import UsageError
 
 if TYPE_CHECKING:
     from edgellm.runtime.conversion import ConvertOptions
@@ -26,9 +27,11 @@ def find_source(
         quiet: show no progress.
 
     Raises:
-        UsageError: the output may not be written, or the hub refuses.
+        UsageError: the name is empty, the output may not be written, or the hub refuses.
         EdgeLLMError: see `catalog.hub.fetch`.
     """
+    if not text:  # as a path it would be the current folder
+        raise UsageError("the name is empty", hint="name a checkpoint folder, a GGUF or org/name")
     name = parse_name(text)
     if name is None:
         return options

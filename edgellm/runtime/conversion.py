@@ -15,7 +15,13 @@ from edgellm.errors import UsageError, VerifyFailed
 from edgellm.fileio import AtomicWriter, no_room, temp_name
 from edgellm.hw.cpu import available_threads
 from edgellm.runtime import proof
-from edgellm.runtime.conversion_out import check_folder, check_out, check_space, free_bytes
+from edgellm.runtime.conversion_out import (
+    check_folder,
+    check_out,
+    check_source,
+    check_space,
+    free_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,7 +146,8 @@ def plan(options: ConvertOptions) -> ConversionPlan:
     """Check a source whole and say what its conversion would write; nothing is written.
 
     Raises:
-        UsageError: `type` is not one of `TYPES`, or the folder of `out` does not exist.
+        UsageError: `type` is not one of `TYPES`, the folder of `out` does not exist, or `src` is a
+            device, a pipe or a socket.
         ModelNotFound: `src` is no checkpoint folder, or a file of it is missing.
         ModelCorrupt: a file of the checkpoint contradicts itself.
         ModelUnsupported: the checkpoint is quantised already, or is a pickle.
@@ -207,6 +214,7 @@ def _make_plan(options: ConvertOptions) -> FilePlan:
     if options.n_threads < 0:
         raise UsageError(f"{options.n_threads} threads")
     check_folder(options.out)
+    check_source(options.src)
     if options.src.is_file():
         from edgellm.converters.requantize import plan_requantization
 

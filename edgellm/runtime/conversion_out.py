@@ -1,4 +1,4 @@
-"""The file that a conversion may make: what it never replaces, and whether the disk has room.
+"""The paths of a conversion: what may be its source, what it never replaces, room on the disk.
 
 A path is judged by what it leads to: nothing of the source, no folder and no device is overwritten,
 and nothing of the source is taken for what a dead run left.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import DoesNotFit, UsageError
 from edgellm.units import format_bytes
@@ -18,6 +18,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgellm.runtime.conversion import ConvertOptions
+
+_KINDS: Final = {
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_source(src: Path) -> None:
+    """Refuse what is there and is neither a folder nor a regular file; what is missing is passed.
+
+    Raises:
+        UsageError: it is a device, a pipe or a socket.
+    """
+    try:
+        mode = src.stat().st_mode
+    except OSError:  # whoever opens it says what is wrong with it
+        return
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        what = _KINDS.get(stat.S_IFMT(mode), "no file")
+        raise UsageError(f"is {what}; a checkpoint folder or a GGUF file is needed", path=src)
 
 
 def check_out(options: ConvertOptions) -> None:

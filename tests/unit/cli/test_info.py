@@ -92,6 +92,14 @@ def test_cut_file_is_corrupt(cli: Any, model: Path) -> None:
     assert "bytes are missing" in result.err
 
 
+def test_an_empty_name_is_not_the_current_folder(cli: Any) -> None:
+    """A script's empty variable is a slip, here and where a source is converted."""
+    for words in (["info", ""], ["convert", "", "-o", "m.gguf", "--bits", "8"]):
+        result = cli(*words)
+        assert (result.code, result.out) == (2, "")
+        assert "the name is empty" in result.err
+
+
 def test_facts_of_the_installation(
     cli: Any, edgellm_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,20 @@ def test_wrong_options(options: ConvertOptions, tmp_path: Path) -> None:
             convert(dataclasses.replace(options, **change))
     with pytest.raises(ModelNotFound, match="no such file or folder"):
         plan(dataclasses.replace(options, src=tmp_path / "nowhere"))
+
+
+def test_a_source_that_is_there_and_no_file_is_told_what_it_is(
+    options: ConvertOptions, tmp_path: Path
+) -> None:
+    """A device, a pipe, a socket: nothing is read of it, and nobody is sent to look for it."""
+    pipe, name = tmp_path / "pipe", tmp_path / "socket"
+    os.mkfifo(pipe)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(name))
+        for src, what in ((Path(os.devnull), "a device"), (pipe, "a pipe"), (name, "a socket")):
+            for work in (plan, convert):
+                with pytest.raises(UsageError, match=f"is {what}; a checkpoint folder or a GGUF"):
+                    work(dataclasses.replace(options, src=src))
 
 
 def test_too_small_a_disk_is_told_before_writing(
