@@ -17,9 +17,12 @@ from edgellm.engines.llamacpp.vocab_only import VocabOnly
 from edgellm.errors import DoesNotFit, EdgeLLMError, EngineUnavailable, VerifyFailed
 from edgellm.formats.gguf import read_header
 from edgellm.runtime.proof import DECODING, not_decoded
+from edgellm.runtime.proof_roles import compare_roles, read_roles
 from edgellm.runtime.proof_templates import check_end_of_turn, compare_templates
-from edgellm.runtime.proof_texts import around_added, texts
-from edgellm.runtime.reference import open_reference
+from edgellm.runtime.proof_texts import around_added, around_merges, texts
+from edgellm.runtime.proof_vocabulary import compare_engines, compare_kinds, compare_pieces
+from edgellm.runtime.reference import GgufReference, open_reference
+from edgellm.runtime.source_tokens import read_source_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 _SHOWN_CHARS, _SHOWN_IDS = 160, 8
 _N_PIECES: Final = 4096  # tokens whose text is glued together
+_LEAST_SHARE, _LEAST_TEXTS = 0.5, 100  # of the texts made; below either, the number is told
 _USER_DEFINED: Final = 4  # of tokenizer.ggml.token_type
 
 
@@ -70,19 +74,7 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int, *, decode: bool) ->
     if metadata.get("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
         return {"skipped": "the file has no tokenizer"}
     with VocabOnly(gguf) as engine:
-        _say({"stage": "opening the source's tokenizer"})
-        vocab = engine.describe()
-        reference = open_reference(
-            source,
-            prefixed=bool(metadata.get("tokenizer.ggml.add_space_prefix", False)),
-            control=vocab.spellings,
-            found_first=_found_first(metadata),
-        )
-        _say({"stage": "comparing tokens"})
-        n_compared = compare_tokens(engine, reference, n_texts, seed)
-        _say({"stage": "comparing chat templates"})
-        n_talks = compare_templates(source, metadata, vocab)
-        warnings = check_end_of_turn(metadata, engine, vocab)
+        n_compared, n_talks, warnings = _compare(engine, source, metadata, n_texts, seed)
     found = {"strings": n_compared, "conversations": n_talks, "decoded": False}
     if not decode:
         return {**found, "warnings": warnings}
@@ -92,21 +84,62 @@ def prove(gguf: Path, source: Path, n_texts: int, seed: int, *, decode: bool) ->
     return {**found, "decoded": not problem, "warnings": warnings}
 
 
+def _compare(
+    engine: Vocabulary, source: Path, metadata: Mapping[str, Any], n_texts: int, seed: int
+) -> tuple[int, int, list[str]]:
+    """Return how many texts and conversations are the same in both, and what to warn of.
+
+    Raises:
+        VerifyFailed: something differs.
+    """
+    _say({"stage": "opening the source's tokenizer"})
+    vocab = engine.describe()
+    reference = open_reference(
+        source,
+        prefixed=bool(metadata.get("tokenizer.ggml.add_space_prefix", False)),
+        control=vocab.spellings,
+        found_first=_found_first(metadata),
+    )
+    _say({"stage": "comparing tokens"})
+    if isinstance(reference, GgufReference):
+        compare_engines(engine, reference.vocabulary)
+        n_compared, warnings = compare_tokens(engine, reference, n_texts, seed)
+    else:
+        tokens = read_source_tokens(source)
+        roles = read_roles(source, tokens)
+        compare_kinds(metadata, tokens, roles)
+        compare_pieces(engine, vocab, tokens, metadata["tokenizer.ggml.token_type"])
+        joined = tokens.readable_merges()
+        n_compared, warnings = compare_tokens(engine, reference, n_texts, seed, joined)
+    _say({"stage": "comparing chat templates"})
+    n_talks = compare_templates(source, metadata, vocab)
+    if not isinstance(reference, GgufReference):
+        warnings += compare_roles(metadata, vocab, tokens, roles)
+    return n_compared, n_talks, [*warnings, *check_end_of_turn(metadata, engine, vocab)]
+
+
 def _found_first(metadata: Mapping[str, Any]) -> list[str]:
     tokens, kinds = (metadata.get(f"tokenizer.ggml.{key}", ()) for key in ("tokens", "token_type"))
     pairs = zip(tokens, kinds, strict=False)
     return [text for text, kind in pairs if kind == _USER_DEFINED]
 
 
-def compare_tokens(engine: Vocabulary, reference: Reference, n_texts: int, seed: int) -> int:
-    """Return how many texts gave the same ids in both.
+def compare_tokens(
+    engine: Vocabulary,
+    reference: Reference,
+    n_texts: int,
+    seed: int,
+    merges: Sequence[tuple[str, str]] = (),
+) -> tuple[int, list[str]]:
+    """Return how many texts gave the same ids in both, and a warning where most could not be held.
 
     Raises:
         VerifyFailed: one did not; shows the first, escaped.
     """
-    n_compared = n_different = 0
+    n_made = n_compared = n_different = 0
     first = ""
-    for text, special, around in _cases(engine, reference, n_texts, seed):
+    for text, special, around in _cases(engine, reference, n_texts, seed, merges):
+        n_made += 1
         if not reference.comparable(text, special=special):
             continue
         meant = reference.encode(text, special=special, around=around)
@@ -120,20 +153,32 @@ def compare_tokens(engine: Vocabulary, reference: Reference, n_texts: int, seed:
             f"the written tokenizer differs from the source's in {n_different} of {n_compared} "
             f"texts: {first}"
         )
-    return n_compared
+    if n_compared >= max(n_made * _LEAST_SHARE, min(n_made, _LEAST_TEXTS)):
+        return n_compared, []
+    few = f"only {n_compared} of {n_made} texts could be compared"
+    return n_compared, [f"{few}: the others hold what engines are known to read otherwise"]
 
 
 def _cases(
-    engine: Vocabulary, reference: Reference, n_texts: int, seed: int
+    engine: Vocabulary,
+    reference: Reference,
+    n_texts: int,
+    seed: int,
+    merges: Sequence[tuple[str, str]],
 ) -> Iterator[tuple[str, bool, bool]]:
     """Yield (text, whether control tokens are read, whether begin and end are added)."""
-    added, lead = list(reference.added), reference.lead
-    yield lead, True, True
-    for i, text in enumerate(texts(n_texts, _pieces(engine), seed)):
+    added, lead, reads = list(reference.added), reference.lead, reference.reads_control
+    pieces = _pieces(engine)
+    if reads:
+        yield lead, True, True
+    for i, text in enumerate(texts(n_texts, pieces, seed)):
         around = i % 8 == 0
-        yield lead + text, True, around
-        if i % 4 == 0 or not reference.reads_control:
-            yield text, False, around and not reference.reads_control
+        if reads:
+            yield lead + text, True, around
+        if i % 4 == 0 or not reads:
+            yield text, False, around and not reads
+    for text in around_merges(merges, pieces, seed):
+        yield lead + text, True, False
     for text in around_added(added, seed) if added else ():
         yield lead + text, True, False
         yield text, False, False

@@ -76,6 +76,33 @@ def around_added(added: Sequence[str], seed: int = 0, n_single: int = 200) -> It
         yield f"a{text} b {text}{text}\n{text[:-1]}"
 
 
+def around_merges(
+    merges: Sequence[tuple[str, str]], pieces: Sequence[str], seed: int = 0, n: int = 300
+) -> Iterator[str]:
+    """Yield texts where merges meet: each with the nearest in rank that wants the same part.
+
+    Args:
+        merges: pairs by rank, as characters.
+        pieces: what single tokens stand for.
+        seed: another one gives other texts.
+        n: merges taken, two texts for each.
+    """
+    rng = random.Random(seed)  # noqa: S311  # the same texts each time is the point
+    ranks = sorted(rng.sample(range(len(merges)), min(n, len(merges))))
+    behind: dict[str, list[int]] = {merges[rank][1]: [] for rank in ranks}
+    for rank, (left, _) in enumerate(merges):
+        if left in behind:
+            behind[left].append(rank)
+    for rank in ranks:
+        left, right = merges[rank]
+        made = left + right
+        rivals = [other for other in behind[right] if other != rank]
+        if rivals:
+            nearest = min(rivals, key=lambda other: abs(other - rank))
+            yield f"{made}{merges[nearest][1]}"
+        yield f"{rng.choice(pieces)}{made}{rng.choice(pieces)}"
+
+
 def _mixed(rng: random.Random, pieces: Sequence[str]) -> str:
     del pieces
     return "".join(rng.choice(_ATOMS) for _ in range(rng.randint(1, 24)))

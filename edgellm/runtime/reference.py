@@ -51,7 +51,8 @@ def open_reference(
         source: the folder or the file.
         prefixed: whether the engine puts a blank before a text.
         found_first: texts that the engine takes for tokens before it cuts the others.
-        control: texts that the engine reads as control tokens, and never from plain text.
+        control: texts that the engine reads as control tokens, and never from plain text; held
+            against the source before (`compare_kinds`), for nothing they are in is compared.
     """
     if not source.is_dir():
         return GgufReference(source)
@@ -82,7 +83,7 @@ class HuggingFaceReference:
             True: tuple(promoted - set(self.added)),
             False: (*promoted, *(self._special - set(control))),
         }
-        scheme = _metaspace(self._tokenizer)
+        scheme = _metaspace(self._tokenizer.pre_tokenizer)
         # Without a blank anywhere the engine is right behind special tokens, where chats are.
         behind = scheme == "first" and not prefixed
         self.lead = (
@@ -129,9 +130,9 @@ class HuggingFaceReference:
         return [stretch for stretch in text.split("\0") if stretch]
 
 
-def _metaspace(tokenizer: Any) -> str:
+def _metaspace(pre_tokenizer: Any) -> str:
     """Return when a Metaspace pre-tokenizer puts a blank before a text, or "" without one."""
-    value = json.loads(tokenizer.to_str()).get("pre_tokenizer") or {}
+    value = {} if pre_tokenizer is None else json.loads(pre_tokenizer.__getstate__())
     return str(value.get("prepend_scheme", "")) if value.get("type") == "Metaspace" else ""
 
 
@@ -181,13 +182,13 @@ class GgufReference:
         from edgellm.engines.llamacpp.vocab_only import VocabOnly
 
         self._holder = VocabOnly(path)
-        self._vocabulary: Vocabulary = self._holder.vocabulary
+        self.vocabulary: Vocabulary = self._holder.vocabulary
         self.added: dict[str, int] = {}
         self.lead = ""
 
     def encode(self, text: str, *, special: bool, around: bool) -> list[int]:
         """Return the engine's ids."""
-        return self._vocabulary.tokenize(text, special=special, add_bos=around)
+        return self.vocabulary.tokenize(text, special=special, add_bos=around)
 
     def comparable(self, text: str, *, special: bool) -> bool:
         """Leave nothing out."""
