@@ -73,7 +73,7 @@ def stream_answer(
     Raises:
         EngineFailed: the stream ended without saying how.
         StdoutClosed: nobody reads the answer any more; the stream is closed.
-        Terminated: SIGTERM ended it; what there was of the answer is shown.
+        Terminated: SIGTERM or SIGHUP ended it; what there was of the answer is shown.
     """
     last: Event | None = None
     events = session.stream(request)
@@ -88,7 +88,7 @@ def stream_answer(
         status.show("")
         if isinstance(events, Generator):
             events.close()
-    if asked.signal == signal.SIGTERM:
+    if asked.signal not in (None, signal.SIGINT):
         raise asked.error()
     if isinstance(last, (Done, Failure)):
         return last

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _fill_closed_streams()
         from edgellm.cli import streams
-        from edgellm.cli.interrupts import EXIT_TERMINATED, Terminated, orderly_end
+        from edgellm.cli.interrupts import Terminated, orderly_end
 
         streams.prepare(sys.stdout, sys.stderr)
         try:
@@ -34,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from edgellm.cli.commands import run_command
 
                 return run_command(sys.argv[1:] if arguments is None else list(arguments))
-        except Terminated:
-            return EXIT_TERMINATED
+        except Terminated as end:
+            return end.exit_code
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM as requests: the first one asks for an end, the second breaks off.
+"""Ctrl-C, SIGTERM and SIGHUP as requests: the first one asks for an end, the second breaks off.
+
+SIGHUP is a terminal that was closed. Who starts a program with it ignored, as `nohup` does, wants the
+program to outlive the terminal: then it stays ignored.
 
 A handler runs on the main thread, between two bytecodes. Engines compute in a thread of their own,
 so the main thread is never inside a long call and the request is made at once.
@@ -15,15 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-EXIT_TERMINATED: Final = 143  # what a shell reports for a program that SIGTERM ended
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+EXIT_HUNG_UP: Final = 129  # what a shell reports for a program that SIGHUP ended
+EXIT_TERMINATED: Final = 143  # and that SIGTERM did
 
 
 class Terminated(BaseException):
-    """SIGTERM came: the command ends in order, with its own exit code.
+    """SIGTERM or SIGHUP came: the command ends in order, with an exit code of its own.
 
     No error and, as it is nobody at the keyboard, no KeyboardInterrupt either.
     """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = EXIT_TERMINATED if number == signal.SIGTERM else EXIT_HUNG_UP
 
 
 class Asked:
@@ -34,12 +41,13 @@ class Asked:
 
     def error(self) -> BaseException:
         """Return what to raise for it."""
-        return Terminated() if self.signal == signal.SIGTERM else KeyboardInterrupt()
+        is_key = self.signal in (None, signal.SIGINT)
+        return KeyboardInterrupt() if is_key else Terminated(int(self.signal or 0))
 
 
 @contextlib.contextmanager
 def interrupts(ask: Callable[[], None]) -> Iterator[Asked]:
-    """Call `ask` on the first Ctrl-C or SIGTERM within the block; a second one breaks it off.
+    """Call `ask` on the first Ctrl-C or signal to end within the block; a second one breaks it off.
 
     Outside the main thread, where no handler can be set, nothing changes.
     """
@@ -50,11 +58,13 @@ def interrupts(ask: Callable[[], None]) -> Iterator[Asked]:
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, _terminate)
+        for ending in endings:
+            signal.signal(ending, _terminate)
         asked.signal = number
         ask()
 
-    before = [(number, signal.signal(number, on_signal)) for number in _SIGNALS]
+    endings = _endings()
+    before = [(each, signal.signal(each, on_signal)) for each in (signal.SIGINT, *endings)]
     try:
         yield asked
     finally:
@@ -64,16 +74,25 @@ def interrupts(ask: Callable[[], None]) -> Iterator[Asked]:
 
 @contextlib.contextmanager
 def orderly_end() -> Iterator[None]:
-    """Let SIGTERM unwind the block as Ctrl-C does, so that no half-written file is left."""
+    """Let signals to end unwind the block as Ctrl-C does, so that no half-written file is left."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = [(number, signal.signal(number, _terminate)) for number in _endings()]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
+def _endings() -> list[int]:
+    """Return the signals to end that are ours to handle; Windows has no SIGHUP."""
+    found: list[int] = [signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        found.append(signal.SIGHUP)
+    return found
+
+
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated(number)

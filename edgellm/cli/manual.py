@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from edgellm.cli.interrupts import EXIT_TERMINATED
+from edgellm.cli.interrupts import EXIT_HUNG_UP, EXIT_TERMINATED
 from edgellm.cli.variables import HISTORY_VARIABLE, OFFLINE_VARIABLE
 from edgellm.errors import (
     EXIT_BAD_INPUT,
@@ -34,6 +34,7 @@ EXIT_CODES: Final = (
     (EXIT_NOT_FOUND, "not found"),
     (EXIT_DOES_NOT_FIT, "does not fit memory or disk"),
     (EXIT_VERIFY_FAILED, "a converted file failed its check"),
+    (EXIT_HUNG_UP, "ended by SIGHUP: the terminal was closed"),
     (EXIT_INTERRUPTED, "interrupted by Ctrl-C"),
     (EXIT_PIPE_CLOSED, "nobody reads the output any more"),
     (EXIT_TERMINATED, "ended by SIGTERM"),
