@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn
 
+from edgellm.catalog.answers import answered, open_client
 from edgellm.errors import DoesNotFit, FetchError, UsageError
 from edgellm.fileio import fsync_dir
 from edgellm.units import format_bytes
@@ -31,7 +32,8 @@ PARTIAL_SUFFIX: Final = ".edgellm-partial"
 _CHUNK_BYTES: Final = 1 << 20
 _MAX_TRIES: Final = 5
 _FIRST_PAUSE_S: Final = 0.5
-_TIMEOUT_S: Final = 30.0
+_PROGRESS_S: Final = 60.0  # in which a transfer brings at least so much more
+_PROGRESS_BYTES: Final = 32 << 10
 _MODE: Final = 0o666  # less the umask, as the rest of that cache
 _BUSY: Final = (408, 429, 500, 502, 503, 504)
 _REFUSALS: Final = (401, 403)
@@ -73,15 +75,8 @@ class Downloader:
     def __init__(
         self, headers: dict[str, str], *, pause: Callable[[float], None] = time.sleep
     ) -> None:
-        import httpx
-
         self._pause = pause
-        self._client = httpx.Client(
-            # What is counted and hashed is the file, not a compressed form of it.
-            headers={**headers, "accept-encoding": "identity"},
-            follow_redirects=True,
-            timeout=_TIMEOUT_S,
-        )
+        self._client = open_client(headers)
 
     def __enter__(self) -> Downloader:
         return self
@@ -134,7 +129,8 @@ class Downloader:
             try:
                 self._transfer(part)
             except _Cut as err:
-                n_tries = 1 if part.n_bytes > before_bytes else n_tries + 1
+                gained = part.n_bytes - before_bytes >= _PROGRESS_BYTES
+                n_tries = 1 if gained else n_tries + 1
                 if n_tries >= _MAX_TRIES:
                     kept = f"{format_bytes(part.n_bytes)} of {format_bytes(part.file.n_bytes)}"
                     raise FetchError(
@@ -157,16 +153,38 @@ class Downloader:
         start = part.out.seek(0, os.SEEK_END)
         headers = {"range": f"bytes={start}-"} if start else {}
         try:
-            with self._client.stream("GET", part.file.url, headers=headers) as response:
+            with answered(self._client, part.file.url, headers) as response:
                 _check_status(part, response)
                 _check_tags(part, response)
                 _check_range(part, response, start)
+                pace = _Pace()
                 for chunk in response.iter_raw():  # as it comes: what is gathered is lost by a cut
                     part.append(chunk)
+                    pace.advance(len(chunk))
         except httpx.HTTPError as err:
             raise _Cut(f"the connection failed ({type(err).__name__})") from err
         if part.n_bytes < part.file.n_bytes:
             raise _Cut(f"the transfer ended at byte {part.n_bytes} of {part.file.n_bytes}")
+
+
+class _Pace:
+    """Ends a transfer whose bytes come, each in time, but too slowly ever to be all there."""
+
+    def __init__(self) -> None:
+        self._start_s = time.monotonic()
+        self._n_bytes = 0
+
+    def advance(self, n_bytes: int) -> None:
+        """Count what came.
+
+        Raises:
+            _Cut: it was too little for too long.
+        """
+        self._n_bytes += n_bytes
+        if self._n_bytes >= _PROGRESS_BYTES:
+            self._start_s, self._n_bytes = time.monotonic(), 0
+        elif time.monotonic() - self._start_s > _PROGRESS_S:
+            raise _Cut(f"only {self._n_bytes} bytes came in {_PROGRESS_S:g} seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,30 @@
-"""The door to huggingface_hub: its settings, its API, its cache, its errors; nothing else imports it.
+"""The door to huggingface_hub: its settings, its token, its cache; nothing else imports it.
 
-What it offers under a public name since version 0.24 is used, and no more of it.
+What it offers under a public name since version 0.24 is used, and no more of it. It sends nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
+from edgellm.catalog.answers import LOGIN, ask_object
 from edgellm.catalog.download import PARTIAL_SUFFIX, Downloader, RemoteFile
 from edgellm.catalog.listing import read_listing
-from edgellm.errors import DoesNotFit, FetchError, MissingExtra, ModelNotFound, UsageError
-from edgellm.fileio import write_atomic
+from edgellm.errors import DoesNotFit, FetchError, MissingExtra, UsageError
+from edgellm.fileio import fsync_dir, temp_name, write_atomic
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from edgellm.catalog.listing import ListedFile, Listing
 
-_TIMEOUT_S: Final = 30.0
 _FILE_MODE: Final = 0o666  # less the umask, as the rest of that cache
-_UNAUTHORIZED, _FORBIDDEN = 401, 403
-_LOGIN: Final = "run `hf auth login` with an account that may read it"
 
 
 def load_library() -> Any:
@@ -53,12 +53,14 @@ def ask_listing(repo_id: str, revision: str | None) -> Listing:
     """
     hub = load_library()
     name = repo_id if revision is None else f"{repo_id}@{revision}"
-    with hub_errors(name):
-        info = hub.HfApi().model_info(
-            repo_id, revision=revision, files_metadata=True, timeout=_TIMEOUT_S
-        )
-        commit, siblings = info.sha, list(info.siblings or ())
-    return read_listing(commit, siblings)
+    try:
+        hub.utils.validate_repo_id(repo_id)
+    except hub.utils.HFValidationError as err:
+        raise UsageError(f"{name}: no name of a repository") from err
+    place = f"/revision/{quote(revision, safe='')}" if revision is not None else ""
+    url = f"{hub.constants.ENDPOINT}/api/models/{repo_id}{place}?blobs=true"
+    told = ask_object(url, _request_headers(hub), name)
+    return read_listing(told.get("sha"), told.get("siblings"))
 
 
 class HubCache:
@@ -83,7 +85,7 @@ class HubCache:
                 path=self._blobs,
                 hint="HF_HOME names another place",
             ) from err
-        return Downloader(self._hub.utils.build_hf_headers(library_name="edgellm"))
+        return Downloader(_request_headers(self._hub))
 
     def blob(self, file: ListedFile) -> Path:
         """Return where the content of a file lies."""
@@ -121,76 +123,67 @@ class HubCache:
         downloader.fetch(remote, self.blob(file), advance)
 
     def give_names(self, files: list[ListedFile]) -> Path:
-        """Let the library link the blobs to their names, or copy them where there are no links.
+        """Link the blobs to their names, or copy them where there are no links.
 
-        Only then does the revision's name lead to this commit: what it leads to is whole.
+        Only then does the revision's name lead to this commit: what it leads to is whole. The
+        library would do it with a request for each file; the layout is the one it documents
+        (https://huggingface.co/docs/huggingface_hub/guides/manage-cache).
         """
-        self._hub.utils.disable_progress_bars()
-        with hub_errors(self._repo_id):
+        folder = self._root / "snapshots" / self._commit
+        links = not getattr(self._hub.constants, "HF_HUB_DISABLE_SYMLINKS", False)
+        ref = self._root / "refs" / self._revision
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
             for file in files:
-                self._hub.hf_hub_download(self._repo_id, file.name, revision=self._commit)
-            ref = self._root / "refs" / self._revision
-            if ref.name != self._commit:
+                _give_name(folder / file.name, self.blob(file), links=links)
+            fsync_dir(folder)
+            if self._revision != self._commit:
                 ref.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(ref, self._commit.encode(), mode=_FILE_MODE)
-        return self._root / "snapshots" / self._commit
+        except OSError as err:
+            raise FetchError(
+                f"the cache cannot be used: {err.strerror or err}", path=err.filename or folder
+            ) from err
+        return folder
 
 
-@contextlib.contextmanager
-def hub_errors(name: str) -> Iterator[None]:
-    """Turn huggingface_hub's errors, and those of the HTTP library below it, into ours."""
-    utils = load_library().utils
+def _request_headers(hub: Any) -> dict[str, str]:
+    """Return the user's token, from the library's own places, and a name for us."""
+    headers = {"user-agent": f"edgellm; hf_hub/{hub.__version__}"}
+    if hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        return headers
     try:
-        yield
-    except utils.HFValidationError as err:
-        raise UsageError(f"{name}: no name of a repository") from err
-    except utils.GatedRepoError as err:
-        raise UsageError(
-            f"{name} is gated: its terms must be accepted first",
-            hint=f"accept them on the model's page, then {_LOGIN}",
-        ) from err
-    except utils.RevisionNotFoundError as err:
-        raise ModelNotFound(f"{name}: the repository has no such revision") from err
-    except utils.RepositoryNotFoundError as err:
-        # The hub answers 401 for what is not there too, but only where no valid token was sent.
-        if _status(err) == _UNAUTHORIZED and load_library().get_token():
-            _raise_status(name, err)
-        raise ModelNotFound(
-            f"{name}: no such folder here, and no such model on the hub, or it is private",
-            hint=f"check the spelling, or {_LOGIN}",
-        ) from err
-    except utils.HfHubHTTPError as err:
-        _raise_status(name, err)
-    # The HTTP library below it changes from version to version: its errors' base is among these.
-    except (OSError, *utils.HfHubHTTPError.__bases__) as err:
-        _raise_no_network(name, err)
-    except (ValueError, TypeError, LookupError, AttributeError) as err:
+        token = hub.get_token()
+    # It may ask for a new token: the errors' base is that of the HTTP library below it.
+    except (OSError, ValueError, *hub.utils.HfHubHTTPError.__bases__) as err:
         raise FetchError(
-            f"{name}: what answers is no hub ({type(err).__name__})",
-            hint="what does HF_ENDPOINT name? is there a proxy that asks for a login?",
+            f"the token for the hub cannot be had ({type(err).__name__})", hint=LOGIN
         ) from err
+    if token and not (token.isascii() and token.isprintable()):
+        raise UsageError("the token for the hub has characters that no token has", hint=LOGIN)
+    return {**headers, "authorization": f"Bearer {token}"} if token else headers
 
 
-def _status(err: Any) -> Any:
-    return getattr(err.response, "status_code", "?")
+def _give_name(name: Path, blob: Path, *, links: bool) -> None:
+    """Let a name lead to a blob, or be a copy of it where there are no links, in one step."""
+    with contextlib.suppress(FileNotFoundError):
+        if name.samefile(blob):
+            return
+        if not name.is_symlink() and name.stat().st_size == blob.stat().st_size:
+            return  # a copy, made where there are no links
+    temp = temp_name(name)
+    try:
+        if not (links and _link(temp, blob)):
+            shutil.copyfile(blob, temp)
+        temp.replace(name)
+    finally:
+        temp.unlink(missing_ok=True)
 
 
-def _raise_status(name: str, err: Any) -> NoReturn:
-    status = _status(err)
-    if status in (_UNAUTHORIZED, _FORBIDDEN):
-        raise UsageError(
-            f"{name}: the hub does not let you have it (HTTP {status})", hint=_LOGIN
-        ) from err
-    raise FetchError(
-        f"{name}: the hub answers with HTTP {status}", hint="try it again later"
-    ) from err
-
-
-def _raise_no_network(name: str, err: Exception) -> NoReturn:
-    path = getattr(err, "filename", None)
-    if path is not None:
-        raise FetchError(f"{name}: the cache cannot be used ({err})", path=path) from err
-    raise FetchError(
-        f"{name}: the hub cannot be reached ({type(err).__name__})",
-        hint="is there a network? HF_HUB_OFFLINE=1 uses what was fetched before",
-    ) from err
+def _link(link: Path, blob: Path) -> bool:
+    """Make a link relative to its folder, so that the cache may be moved; tell whether it could."""
+    try:
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    except (OSError, NotImplementedError, ValueError):
+        return False
+    return True

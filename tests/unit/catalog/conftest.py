@@ -17,6 +17,7 @@ def empty_hub(loopback: ModuleType) -> Any:
     hub = loopback.Hub()
     server = loopback.serve(hub)
     yield hub
+    hub.released.set()
     server.shutdown()
     server.server_close()
 

@@ -6,6 +6,7 @@ hub's do to its content servers. Faults are set by file name.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -35,6 +36,9 @@ class Fault:
         body: other content.
         status: an HTTP status instead of content.
         tag: another ETag.
+        piece_bytes: no response has more of the file; it is then cut.
+        drip_s: wait so long before each byte.
+        loop: redirect to itself, with a body that does not end.
     """
 
     cut_at: int | None = None
@@ -45,6 +49,9 @@ class Fault:
     body: bytes | None = None
     status: int | None = None
     tag: str = ""
+    piece_bytes: int | None = None
+    drip_s: float = 0.0
+    loop: bool = False
 
 
 @dataclass
@@ -68,6 +75,9 @@ class Hub:
     api_status: int = 200
     api_error: str = ""
     api_body: bytes | None = None
+    api_headers: dict[str, str] = field(default_factory=dict)
+    api_fault: Fault = field(default_factory=Fault)
+    api_endless: bool = False
     asked: list[Asked] = field(default_factory=list)
     sent_bytes: int = 0
     port: int = 0
@@ -143,7 +153,24 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.hub.api_body
         body = json.dumps(self.hub.listing()).encode() if body is None else body
         extra = {"X-Error-Code": self.hub.api_error} if self.hub.api_error else {}
-        self._send(self.hub.api_status, body, extra, with_body=True)
+        extra |= self.hub.api_headers
+        if self.hub.api_endless:
+            self._pour(self.hub.api_status, extra)
+        else:
+            fault = self.hub.api_fault
+            self._send(self.hub.api_status, body, extra, with_body=True, fault=fault)
+
+    def _pour(self, status: int, headers: dict[str, str]) -> None:
+        """Send a JSON text that does not end, until nobody reads it."""
+        self.send_response(status)
+        for key, value in {"Connection": "close", **headers}.items():
+            self.send_header(key, value)
+        self.close_connection = True
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(b'{"a": "')
+            while not self.hub.released.is_set():
+                self.hub.sent_bytes += self.wfile.write(b"x" * (1 << 18))
 
     def _resolve(self, name: str, *, with_body: bool) -> None:
         if name not in self.hub.files:
@@ -162,6 +189,9 @@ class _Handler(BaseHTTPRequestHandler):
         tags = {"ETag": f'"{fault.tag or self.hub.digest(name)}"', "X-Repo-Commit": COMMIT}
         if fault.status is not None and with_body:
             self._send(fault.status, b"", {}, with_body=with_body)
+            return
+        if fault.loop and with_body:
+            self._pour(302, {"Location": self.path})
             return
         start, status = 0, 200
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("range", ""))
@@ -198,8 +228,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: fault.hold_at - start])
             self.hub.released.wait(60)
             return
+        body = body[: fault.piece_bytes]
+        if fault.drip_s:
+            self._drip(body, fault.drip_s)
+            return
         self.hub.sent_bytes += len(body)
         self.wfile.write(body)
+
+    def _drip(self, body: bytes, pause_s: float) -> None:
+        with contextlib.suppress(OSError):
+            for place in range(len(body)):
+                self.wfile.write(body[place : place + 1])
+                if self.hub.released.wait(pause_s):
+                    break
 
 
 def serve(hub: Hub) -> ThreadingHTTPServer:

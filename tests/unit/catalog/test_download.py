@@ -89,6 +89,30 @@ def test_a_transfer_that_never_gets_on_is_given_up_and_kept(fetch: Fetch):
     assert fetch.target.read_bytes() == CONTENT
 
 
+def test_a_transfer_that_drips_is_given_up_and_kept(fetch: Fetch, monkeypatch: Any):
+    """Bytes that come one by one, each in time, are no progress; they are kept."""
+    monkeypatch.setattr(download, "_PROGRESS_S", 0.1)
+    with pytest.raises(FetchError, match=r"in 0\.1 seconds; .* are kept; run the same"):
+        fetch(drip_s=0.02)
+    assert 0 < fetch.partial.stat().st_size < 1000
+    fetch()
+    assert fetch.target.read_bytes() == CONTENT
+
+
+def test_a_server_that_gives_a_byte_at_a_time_is_given_up(fetch: Fetch):
+    """A connection cut after each byte is no progress either."""
+    with pytest.raises(FetchError, match="are kept"):
+        fetch(piece_bytes=1)
+    assert fetch.partial.read_bytes() == CONTENT[:5]
+
+
+def test_a_redirect_without_end_is_left(fetch: Fetch):
+    """The body of a redirect is not read, and twenty of them are enough."""
+    with pytest.raises(FetchError, match="redirects more than 20 times"):
+        fetch(loop=True)
+    assert fetch.hub.sent_bytes < 200 << 20
+
+
 def test_a_server_that_ignores_ranges_sends_it_anew(fetch: Fetch):
     """A 200 where a 206 was asked for replaces what there was; nothing is appended to it."""
     fetch.partial.write_bytes(CONTENT[:5000])

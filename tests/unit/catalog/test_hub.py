@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from edgellm.catalog import library
+from edgellm.catalog import answers, library
 from edgellm.catalog.hub import HubName, fetch, parse_name
 from edgellm.errors import (
     DoesNotFit,
@@ -188,6 +189,73 @@ def test_what_is_no_hub(hub: Any, body: bytes):
     hub.api_body = body
     with pytest.raises(FetchError):
         fetch(TINY)
+
+
+@pytest.mark.parametrize("status", [200, 302])
+def test_a_list_without_end_is_left(hub: Any, status: int):
+    """Neither a list nor the body of a redirect is read for ever: 32 MB at most."""
+    hub.api_endless, hub.api_status = True, status
+    hub.api_headers = {"Location": f"/api/models/{TINY}?again"} if status != 200 else {}
+    with pytest.raises(FetchError, match=r"more than 32 MB|redirects more than 20 times"):
+        fetch(TINY)
+    assert hub.sent_bytes < 200 << 20
+
+
+def test_a_compressed_list_is_not_unpacked(hub: Any):
+    """No such form was asked for, and a few bytes of it can become gigabytes."""
+    hub.api_body = gzip.compress(b'{"a": "' + b"0" * (64 << 20))
+    hub.api_headers = {"Content-Encoding": "gzip"}
+    with pytest.raises(FetchError, match="'gzip' form, which was not asked for"):
+        fetch(TINY)
+
+
+def test_a_list_that_drips_is_left(hub: Any, loopback: Any, monkeypatch: pytest.MonkeyPatch):
+    """Each byte comes in time, the list does not."""
+    hub.api_fault = loopback.Fault(drip_s=0.02)
+    monkeypatch.setattr(answers, "LIMIT_S", 0.3)
+    with pytest.raises(FetchError, match=r"has not answered within 0\.3 seconds"):
+        fetch(TINY)
+
+
+def test_a_hub_that_contradicts_itself_in_a_head_is_not_asked(hub: Any, recwarn: Any):
+    """The list and the bytes decide: names are given without another request, or a warning."""
+    fetch(TINY)
+    assert {asked.method for asked in hub.asked} == {"GET"}
+    assert not recwarn.list
+
+
+def test_other_programs_find_what_was_fetched(hub: Any):
+    """huggingface_hub's own functions find each file, offline, by branch and by commit."""
+    import huggingface_hub
+
+    found = fetch(TINY)
+    for revision in (None, "main", found.commit):
+        path = huggingface_hub.try_to_load_from_cache(str(TINY), "config.json", revision=revision)
+        assert Path(str(path)) == found.folder / "config.json"
+        folder = huggingface_hub.snapshot_download(
+            str(TINY), revision=revision, local_files_only=True
+        )
+        assert Path(folder) == found.folder
+    [repo] = huggingface_hub.scan_cache_dir().repos
+    assert (repo.repo_id, repo.nb_files) == (str(TINY), len(list(found.folder.iterdir())))
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_name_that_leads_elsewhere_is_put_right(hub: Any, links: bool, monkeypatch: Any):
+    """A link to nothing, or a file of another length, is replaced by what was proven."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", not links, raising=False)
+    folder = fetch(TINY).folder
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to("nowhere")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").write_bytes(b"other")
+    fetch(TINY)
+    for path in folder.iterdir():
+        assert path.read_bytes() == hub.files[path.name]
+        assert path.is_symlink() == links
+    assert {path.name for path in folder.iterdir()} < set(hub.files)
 
 
 def test_no_network(hub: Any, monkeypatch: pytest.MonkeyPatch):

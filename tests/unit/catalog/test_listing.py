@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from edgellm.errors import FetchError, ModelUnsupported
 COMMIT = "a" * 40
 
 
-def row(name: Any, size: Any = 5, digest: Any = "b" * 40, lfs: Any = None) -> SimpleNamespace:
-    return SimpleNamespace(rfilename=name, size=size, blob_id=digest, lfs=lfs)
+def row(name: Any, size: Any = 5, digest: Any = "b" * 40, lfs: Any = None) -> dict[str, Any]:
+    return {"rfilename": name, "size": size, "blobId": digest, "lfs": lfs}
 
 
 def listing(*names: str) -> Any:
@@ -67,7 +66,7 @@ def test_repositories_without_weights_say_what_they_have(name: str, message: str
 
 def test_large_files_go_by_their_own_hash():
     """The hash of a large file is that of its content, not of the pointer git keeps."""
-    lfs = SimpleNamespace(sha256="c" * 64)
+    lfs = {"sha256": "c" * 64}
     [file] = read_listing(COMMIT, [row("model.safetensors", lfs=lfs)]).files.values()
     assert file.digest == "c" * 64
 
@@ -77,6 +76,18 @@ def test_large_files_go_by_their_own_hash():
     [
         (None, [], "names no commit"),
         ("main", [], "names no commit"),
+        (COMMIT, None, "names no files"),
+        (COMMIT, {}, "names no files"),
+        (COMMIT, [5], "names no files"),
+        (COMMIT, ["config.json"], "names no files"),
+        (COMMIT, [row("config.json", lfs={"sha256": 5})], "tells no hash"),
+        (COMMIT, [row("a.txt")] * 100_001, "100001 files; at most 100000 are read"),
+        (COMMIT, [row(f"tokenizer{i}.json") for i in range(65)], "65 small files; at most 64"),
+        (
+            COMMIT,
+            [row(f"tokenizer{i}.json", size=60 << 20) for i in range(18)],
+            "1132462080 bytes in small files; at most 1073741824",
+        ),
         ("../" * 13 + "x", [], "names no commit"),
         (COMMIT, [row("config.json", size=None)], "config.json: the hub tells no length"),
         (COMMIT, [row("config.json", size=-1)], "no length"),
@@ -88,7 +99,7 @@ def test_large_files_go_by_their_own_hash():
         (COMMIT, [row("config.json", digest="B" * 40)], "tells no hash"),
     ],
 )
-def test_a_list_that_cannot_be_is_refused(commit: Any, rows: list[Any], message: str):
+def test_a_list_that_cannot_be_is_refused(commit: Any, rows: Any, message: str):
     """Commit, lengths and hashes become paths and counts: each has its form."""
     with pytest.raises(FetchError, match=message):
         read_listing(commit, rows)
