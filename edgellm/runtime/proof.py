@@ -1,7 +1,8 @@
 """Proof that a written file tokenizes as its source does, and that the engine runs it.
 
 The work is done by `proof_child.py` in a process of its own. An engine that aborts on the file, or a
-pattern that never ends, is then an error here and not the death of the caller.
+pattern that never ends, is then an error here and not the death of the caller; and what ends the
+caller ends that process too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import VerifyFailed
 from edgellm.hw.memory import available_bytes
+from edgellm.runtime.tether import tether
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,18 +25,21 @@ if TYPE_CHECKING:
 
 N_STRINGS: Final = 600
 DECODING: Final = "decoding one token"  # the child's last stage, the one that loads the weights
-# The process has the file mapped; others take memory while it reads, and the kernel may pick them.
-DECODE_ROOM: Final = 2.5
+# The child maps the file and repacks nothing: its pages are all that the weights take, and the kernel
+# may drop them. The rest is for the decoding, and for what others take while the file is read.
+DECODE_ROOM: Final = 1.3
 _CHILD_BYTES: Final = 70_000_000
 _HEAD_FACTOR: Final = 20  # vocabularies of the engine, of the source's library, and ours
 _TIME_LIMIT_S: Final = 120.0
 _BYTES_PER_S: Final = 20 << 20  # a slow disk: the whole file is read to decode one token
 _SHOWN_CHARS: Final = 300
+_CHILDS_GRACE_S: Final = 10.0  # its own limit is for an orphan: a parent has the better message
 # The parent's own search path: `-m` would put the working directory, a stranger's, before it.
-_START: Final = (
+_TIE: Final = (
     "import sys; sys.path[:] = sys.argv[1].split('\\n'); "
-    "from edgellm.runtime.proof_child import main; sys.exit(main(sys.argv[2]))"
+    "from edgellm.runtime.tether import tie; tie(float(sys.argv[3])); "
 )
+_START: Final = f"{_TIE}from edgellm.runtime.proof_child import main; sys.exit(main(sys.argv[2]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +139,13 @@ def _room_problem(file_bytes: int) -> str:
 
 
 def _run(task: dict[str, Any], limit_s: float) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-c", _START, "\n".join(sys.path), json.dumps(task)]
-    nothing = subprocess.DEVNULL
+    childs_s = str(limit_s + _CHILDS_GRACE_S)
+    command = [sys.executable, "-c", _START, "\n".join(sys.path), json.dumps(task), childs_s]
     try:
-        return subprocess.run(
-            command, stdin=nothing, capture_output=True, timeout=limit_s, check=False
-        )
+        with tether() as end:
+            return subprocess.run(
+                command, stdin=end, capture_output=True, timeout=limit_s, check=False
+            )
     except subprocess.TimeoutExpired as err:
         stage = _lines(err.stdout)[-1].get("stage", "starting")
         message = f"{stage} did not end within {limit_s:.0f} s"

@@ -201,14 +201,14 @@ def test_where_memory_is_short_the_weights_are_not_loaded(
     out = written(folder)
     assert prove(out, folder).decoded
     n_bytes = out.stat().st_size
-    monkeypatch.setattr(proof, "available_bytes", lambda: int(2.5 * n_bytes) - 1)
+    monkeypatch.setattr(proof, "available_bytes", lambda: int(1.3 * n_bytes) - 1)
     found = prove(out, folder)
     assert found.strings >= 500
     assert not found.decoded
     assert "of memory should be free for it" in found.warnings[-1]
     head_bytes = n_bytes // 2
     without = proof.peak_memory_bytes(head_bytes, n_bytes)
-    monkeypatch.setattr(proof, "available_bytes", lambda: int(2.5 * n_bytes))
+    monkeypatch.setattr(proof, "available_bytes", lambda: int(1.3 * n_bytes))
     assert proof.peak_memory_bytes(head_bytes, n_bytes) == without + n_bytes
 
 
