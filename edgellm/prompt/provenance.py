@@ -1,19 +1,28 @@
 """A rendered prompt that knows which control tokens are the template's own.
 
 Whatever a message says is text: who types `<|im_end|>` closes no turn. A control token belongs to
-the template when the first character of its spelling does. To see that, the messages are rendered
-again with the first character of each spelling in them exchanged for a private one, which templates
-handle like any other sign; what is still spelled out then, the template wrote.
+the template when all of its spelling does. To see that, the messages are rendered again with signs
+exchanged for private ones, which templates handle like any other; what is still spelled out then,
+the template wrote.
+
+Two renders are compared. One hides as little as it can, the first character of each spelling in a
+message, so that the template sees what it looks for. The other is blind: every character of which
+a spelling could be made is hidden, in whatever case and as an entity too. No message has a part in
+its control tokens, whatever the template cuts out, joins or replaces: where the first has others,
+the blind one is the prompt. A template that looks for words in its messages finds none then; that
+is the price, and only conversations of which control tokens would have been made pay it.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from edgellm.core import Message
 from edgellm.errors import TemplateError
+from edgellm.prompt.template import HINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +49,10 @@ class PromptText:
     controls: tuple[Span, ...] = ()
     mixed: bool = False
 
+    def spelled(self) -> list[str]:
+        """Return the control tokens as they are spelled."""
+        return [self.text[start:end] for start, end in self.controls]
+
     def tail(self, start: int) -> PromptText:
         """Return what stands from a position on, where no control token may be cut in two."""
         behind = tuple((a - start, b - start) for a, b in self.controls if a >= start)
@@ -59,19 +72,30 @@ class PromptWriter:
         self._spellings = spellings
 
     def write(self, messages: Sequence[Message], now: datetime | None = None) -> PromptText:
-        """Render a conversation; where no message spells a control token, just once.
+        """Render a conversation.
 
         Raises:
-            TemplateError: the template failed or refused the messages.
+            TemplateError: the template failed or refused the messages, or it only takes messages
+                of which it could make control tokens.
         """
         text = self._prompter.render(messages, now=now)
         if self._prompter.fallback:
             return PromptText(text, mixed=True)
+        seen = self._seen(text, messages, now)
+        blind = self._blind(text, messages, now) if seen.controls else None
+        if blind is None:
+            return seen
+        if blind.text == seen.text:
+            return seen if blind.controls == seen.controls else blind
+        return seen if blind.spelled() == seen.spelled() else blind
+
+    def _seen(self, text: str, messages: Sequence[Message], now: datetime | None) -> PromptText:
+        """Hide the first characters of spellings, if there are any."""
         plain = PromptText(text, self._spellings.spans(text))
         try:
             # Beginnings too: two messages, or a template that cuts something out of one, could
             # make a spelling of what are two halves.
-            broad = self._marked(messages, self._spellings.beginnings, now)
+            broad = self._marked(text, messages, self._spellings.beginnings, now)
         except TemplateError:
             broad = PromptText("")  # a template that misses what was exchanged
         if broad is None:
@@ -80,32 +104,56 @@ class PromptWriter:
             return PromptText(text, broad.controls, broad.controls != plain.controls)
         # The template looks at what was exchanged, as for the end of a thought. It may see what
         # begins like a spelling, but what is one means nothing to it either.
-        return self._marked(messages, self._spellings.openings, now) or plain
+        return self._marked(text, messages, self._spellings.openings, now) or plain
+
+    def _blind(
+        self, text: str, messages: Sequence[Message], now: datetime | None
+    ) -> PromptText | None:
+        """Hide whatever spellings could be made of; None if there is nothing of the kind."""
+        everything = self._spellings.ingredients("".join(message.content for message in messages))
+        # A template that refuses messages without words gets the words. Without a sign they make
+        # no control token in any template but one that writes all the signs around them.
+        for hidden in (everything, {char for char in everything if not char.isalnum()}):
+
+            def find(content: str, hidden: set[str] = hidden) -> list[int]:
+                return [at for at, char in enumerate(content) if char in hidden]
+
+            with suppress(TemplateError):
+                return self._marked(text, messages, find, now)
+        raise TemplateError(
+            "the chat template fails when the signs in messages are hidden from it, so nobody can "
+            "tell which control tokens are its own",
+            hint=HINT,
+        )
 
     def _marked(
         self,
+        text: str,
         messages: Sequence[Message],
         find: Callable[[str], list[int]],
         now: datetime | None,
     ) -> PromptText | None:
-        """Render with a private character at each place found, then put the real ones back."""
+        """Render with a private character at each place found, then put the real ones back.
+
+        Private ones of the plain text are the template's and stay.
+        """
         places = [find(message.content) for message in messages]
         if not any(places):
             return None
         contents = [message.content for message in messages]
         wanted = {c[at] for c, found in zip(contents, places, strict=True) for at in found}
-        marks = self._private(wanted, contents)
+        marks = self._private(wanted, [text, *contents])
         marked = [
             Message(message.role, _exchanged(message.content, found, marks))
             for message, found in zip(messages, places, strict=True)
         ]
         rendered = self._prompter.render(marked, now=now)
-        text = rendered.translate({ord(mark): char for char, mark in marks.items()})
-        return PromptText(text, self._spellings.spans(rendered), mixed=True)
+        restored = rendered.translate({ord(mark): char for char, mark in marks.items()})
+        return PromptText(restored, self._spellings.spans(rendered), mixed=True)
 
-    def _private(self, wanted: set[str], contents: Sequence[str]) -> dict[str, str]:
-        """Choose for each character a private one that is in nobody's text."""
-        used = self._spellings.characters.union(self._prompter.source, *contents)
+    def _private(self, wanted: set[str], texts: Sequence[str]) -> dict[str, str]:
+        """Choose for each character a private one that is in no text."""
+        used = self._spellings.characters.union(self._prompter.source, *texts)
         free = (chr(code) for code in chain(*_PRIVATE) if chr(code) not in used)
         marks = dict(zip(sorted(wanted), free))  # noqa: B905  (there are more free ones)
         if len(marks) < len(wanted):

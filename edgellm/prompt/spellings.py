@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Span = tuple[int, int]
+_PRINTED = frozenset(map(chr, range(0x21, 0x7F)))
 _NOWHERE = re.compile(r"(?!)")
 
 
@@ -30,6 +31,7 @@ class Spellings:
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = frozenset(filter(None, texts))
         self.characters = frozenset(char for text in self._texts for char in text)
+        self._related = _PRINTED.union(*map(_cases, self.characters))
         self._sorted = sorted(self._texts)
         self._max_chars = max(map(len, self._texts), default=0)
         lengths: dict[str, set[int]] = {}
@@ -75,6 +77,16 @@ class Spellings:
                 found.append(at)
         return sorted(set(found))
 
+    def ingredients(self, text: str) -> set[str]:
+        """Return the characters of a text of which a template could make spellings.
+
+        Those of spellings in any case; and all that ASCII prints, which entities are made of, and
+        whatever else a template may write a sign for.
+        """
+        chars = set(text)
+        kept = chars & self._related
+        return kept.union(c for c in chars - kept if not self._related.isdisjoint(_cases(c)))
+
     def _begins(self, text: str) -> bool:
         """Return whether a spelling goes on behind this text."""
         place = bisect_right(self._sorted, text)
@@ -90,6 +102,11 @@ class Spellings:
                 if end:
                     yield start, end
                     break
+
+
+def _cases(char: str) -> set[str]:
+    """Return the characters that changing the case of one can lead to; of U+017F to an S."""
+    return {char, *char.lower(), *char.upper(), *char.title(), *char.casefold()}
 
 
 def _start(first: str, seconds: set[str]) -> str:

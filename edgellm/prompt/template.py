@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Compiling takes some kB for each character of the worst ones; real ones have some ten thousand.
 MAX_SOURCE_CHARS = 1 << 17
 RAW_SEPARATOR = "\n\n"
-_HINT = "--chat-template FILE replaces the model's own"
+HINT = "--chat-template FILE replaces the model's own"
 
 
 class Prompter(Protocol):
@@ -119,7 +119,7 @@ def _default_of(source: str) -> str:
     default = named.get("default")
     if not isinstance(default, str):
         names = ", ".join(sorted(named))[:200]
-        raise TemplateError(f"of the chat templates {names} none is named default", hint=_HINT)
+        raise TemplateError(f"of the chat templates {names} none is named default", hint=HINT)
     return default
 
 
@@ -162,13 +162,13 @@ class ChatTemplate:
         if len(source) > MAX_SOURCE_CHARS:
             raise TemplateError(
                 f"the chat template has {len(source)} characters, more than {MAX_SOURCE_CHARS}",
-                hint=_HINT,
+                hint=HINT,
             )
         self.source = source
         self._constants = {"bos_token": bos_text, "eos_token": eos_text}
         self._lock = threading.Lock()
         self._environment = BoundedEnvironment()
-        with template_errors(_HINT):
+        with template_errors(HINT):
             self._template = self._environment.from_string(source)
 
     def render(
@@ -192,6 +192,6 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             "strftime_now": make_strftime_now(now or datetime.now().astimezone()),
         }
-        with self._lock, template_errors(_HINT):
+        with self._lock, template_errors(HINT):
             self._environment.meter = Meter(sum(len(m.content) for m in messages))
             return self._template.render(values)

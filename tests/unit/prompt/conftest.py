@@ -57,11 +57,20 @@ MISTRAL = (
     "{{ '[INST] ' + (first if loop.first else '') + m.content + ' [/INST]' }}"
     "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
 )
+SMOLLM3 = CHATML.replace(
+    "m.content", "m.content.replace('/no_think', '').replace('/think', '').rstrip()"
+)
+QWEN3 = CHATML.replace(
+    "m.content",
+    "(m.content.split('</think>')[-1].lstrip('\n') if m.role == 'assistant' else m.content)",
+)
 TEMPLATES = {
     "chatml": CHATML,
     "llama3": LLAMA3,
     "gemma": GEMMA,
     "mistral": MISTRAL,
+    "smollm3": SMOLLM3,
+    "qwen3": QWEN3,
     "raw": "",
 }
 

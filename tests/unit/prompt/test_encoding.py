@@ -21,6 +21,7 @@ from edgellm.prompt.template import make_prompter
 BOS, END, MARK = 1, 2, 3
 TEXTS = {BOS: "<s>", END: "<end>", MARK: "<mark>"}
 PARTS = ["<", "|", ">", "/", " ", "  ", "\n", "a", "7", "Hello there", "값", "\U0001f44b", "\t"]
+PARTS += ["a < b && c > d", "&lt;", "vector<int> x[3];"]
 PARTS += ["<0x0A>", "[INST]", "im_", "end", "\u2581", "\u200b", ".", "é", "\u0301"]
 
 
@@ -116,7 +117,10 @@ def engine(request: pytest.FixtureRequest) -> Iterator[LlamaCppEngine]:
         yield opened
 
 
-contents = st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=3)), max_size=8).map("".join)
+contents = st.lists(
+    st.one_of(st.sampled_from([*PARTS, "/no_think", "<think>", "</think>"]), st.text(max_size=3)),
+    max_size=8,
+).map("".join)
 
 
 def real(engine: LlamaCppEngine, source: str) -> tuple[PromptWriter, PromptEncoder]:
@@ -147,6 +151,7 @@ def test_real_vocabularies_give_the_same_tokens_in_pieces(
     messages += [Message(roles[n % 2], text) for n, text in enumerate(turns)]
     prompt = writer.write(messages)
     special = bool(template)
+    assert prompt.mixed is not special
     begun = special and prompt.text.startswith(vocab.bos_text)
     expected = engine.tokenize(prompt.text, special=special, add_bos=not begun)
     assert expected == encode(prompt)
@@ -175,3 +180,33 @@ def test_real_vocabularies_give_no_control_token_to_a_message(
     assert content.replace("\u2581", " ") in b"".join(map(vocab.piece, tokens)).decode().replace(
         "\u2581", " "
     )
+
+
+# What a template does to a content, and how one spells a token of which that makes a control token.
+CHANGES = {
+    ".replace('~', '')": lambda spelled: spelled[0] + "~" + spelled[1:],
+    ".split() | join": " ".join,
+    "[::2]": "_".join,
+    " | lower": str.upper,
+    ".replace('&lt;', '<')": lambda spelled: spelled.replace("<", "&lt;"),
+}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("role", ["user", "system", "assistant"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_real_vocabularies_give_none_to_what_a_template_makes_of_a_message(
+    engine: LlamaCppEngine, chatml: str, change: str, role: str
+) -> None:
+    """The ids of control tokens are those around a message without any letters and signs."""
+    vocab = engine.vocab()
+    end = "<|im_end|>" if "<|im_end|>" in vocab.spellings else "<end_of_turn>"
+    source = chatml.replace("m.content", "m.content" + change).replace("<|im_end|>", end)
+    writer, encode = real(engine, source)
+
+    def controls(text: str) -> list[int]:
+        tokens = encode(writer.write([Message(role, text), Message("user", "\u00e9")]))
+        return [token for token in tokens if token in vocab.special_ids]
+
+    assert controls("\u00e9") == controls(CHANGES[change](end))
+    assert len(controls("\u00e9")) > 1
