@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from edgellm.engines.llamacpp.vocabulary import Vocabulary
     from edgellm.runtime.reference import Reference
+    from edgellm.runtime.source_tokens import SourceTokens
 
 _SHOWN_CHARS, _SHOWN_IDS = 160, 8
 _N_PIECES: Final = 4096  # tokens whose text is glued together
@@ -108,9 +109,8 @@ def _compare(
         tokens = read_source_tokens(source)
         roles = read_roles(source, tokens)
         compare_kinds(metadata, tokens, roles)
-        compare_pieces(engine, vocab, tokens, metadata["tokenizer.ggml.token_type"])
-        joined = tokens.readable_merges()
-        n_compared, warnings = compare_tokens(engine, reference, n_texts, seed, joined)
+        compare_pieces(engine, vocab, tokens, list(metadata["tokenizer.ggml.token_type"]))
+        n_compared, warnings = compare_tokens(engine, reference, n_texts, seed, tokens)
     _say({"stage": "comparing chat templates"})
     n_talks = compare_templates(source, metadata, vocab)
     if not isinstance(reference, GgufReference):
@@ -129,7 +129,7 @@ def compare_tokens(
     reference: Reference,
     n_texts: int,
     seed: int,
-    merges: Sequence[tuple[str, str]] = (),
+    source: SourceTokens | None = None,
 ) -> tuple[int, list[str]]:
     """Return how many texts gave the same ids in both, and a warning where most could not be held.
 
@@ -138,7 +138,7 @@ def compare_tokens(
     """
     n_made = n_compared = n_different = 0
     first = ""
-    for text, special, around in _cases(engine, reference, n_texts, seed, merges):
+    for text, special, around in _cases(engine, reference, n_texts, seed, source):
         n_made += 1
         if not reference.comparable(text, special=special):
             continue
@@ -164,7 +164,7 @@ def _cases(
     reference: Reference,
     n_texts: int,
     seed: int,
-    merges: Sequence[tuple[str, str]],
+    source: SourceTokens | None,
 ) -> Iterator[tuple[str, bool, bool]]:
     """Yield (text, whether control tokens are read, whether begin and end are added)."""
     added, lead, reads = list(reference.added), reference.lead, reference.reads_control
@@ -177,8 +177,9 @@ def _cases(
             yield lead + text, True, around
         if i % 4 == 0 or not reads:
             yield text, False, around and not reads
-    for text in around_merges(merges, pieces, seed):
-        yield lead + text, True, False
+    if source is not None:
+        for text in around_merges(source.merges, pieces, source.read, seed):
+            yield lead + text, True, False
     for text in around_added(added, seed) if added else ():
         yield lead + text, True, False
         yield text, False, False

@@ -11,7 +11,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _ATOMS: Final = (
     *("the", "Marrow", " island", "It's", "we'LL", "they've", "don't", "x'S", "'", "''s", "I'm"),
@@ -77,15 +77,20 @@ def around_added(added: Sequence[str], seed: int = 0, n_single: int = 200) -> It
 
 
 def around_merges(
-    merges: Sequence[tuple[str, str]], pieces: Sequence[str], seed: int = 0, n: int = 300
+    merges: Sequence[tuple[str, str]],
+    pieces: Sequence[str],
+    read: Callable[[str], str],
+    seed: int = 0,
+    n: int = 300,
 ) -> Iterator[str]:
     """Yield texts where merges meet: each with the nearest in rank that wants the same part.
 
     Args:
-        merges: pairs by rank, as characters.
+        merges: pairs by rank.
+        read: gives the characters of parts.
         pieces: what single tokens stand for.
         seed: another one gives other texts.
-        n: merges taken, two texts for each.
+        n: merges taken.
     """
     rng = random.Random(seed)  # noqa: S311  # the same texts each time is the point
     ranks = sorted(rng.sample(range(len(merges)), min(n, len(merges))))
@@ -98,9 +103,8 @@ def around_merges(
         made = left + right
         rivals = [other for other in behind[right] if other != rank]
         if rivals:
-            nearest = min(rivals, key=lambda other: abs(other - rank))
-            yield f"{made}{merges[nearest][1]}"
-        yield f"{rng.choice(pieces)}{made}{rng.choice(pieces)}"
+            made += merges[min(rivals, key=lambda other: abs(other - rank))][1]
+        yield f"{rng.choice(pieces)}{read(made)}{rng.choice(pieces)}"
 
 
 def _mixed(rng: random.Random, pieces: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BLANK: Final = "\u2581"
 _BYTE_LEVEL: Final = "ByteLevel"
+_BYTE_OF: Final = {char: byte for byte, char in enumerate(alphabet())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,12 @@ class SourceTokens:
         """Return how an id is written, None of one without a token."""
         return self.added.get(i, self.trained.get(i))
 
-    def readable_merges(self) -> list[tuple[str, str]]:
-        """Return the merges as the characters of a text; those of part of a character left out."""
+    def read(self, spelled: str) -> str:
+        """Return the characters that a trained token stands for; bytes that make none are left out."""
         if not self.is_byte_level:
-            return [(a.replace(BLANK, " "), b.replace(BLANK, " ")) for a, b in self.merges]
-        byte_of = {char: byte for byte, char in enumerate(alphabet())}
-        made: list[tuple[str, str]] = []
-        for pair in self.merges:
-            try:
-                left, right = (bytes(byte_of[c] for c in part).decode() for part in pair)
-            except (UnicodeDecodeError, KeyError):
-                continue
-            made.append((left, right))
-        return made
+            return spelled.replace(BLANK, " ")
+        data = bytes(_BYTE_OF[char] for char in spelled if char in _BYTE_OF)
+        return data.decode("utf-8", "ignore")
 
     def find(self, text: object) -> int | None:
         """Return the id of a text, or None."""
