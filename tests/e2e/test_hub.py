@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -169,6 +171,35 @@ def test_exit_codes(
     assert told in err
     assert "hf_verysecret" not in err
     assert not convert.out.exists()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_hub_without_end_costs_no_memory(convert: Convert, hub: Any, packed: bool):
+    """A list that does not end, or unpacks to a gigabyte, is an error and no gigabytes."""
+    if packed:
+        packer = zlib.compressobj(1, wbits=31)
+        pieces = [packer.compress(b"0" * (1 << 20)) for _ in range(1 << 10)]
+        hub.api_body = b"".join([*pieces, packer.flush()])
+        hub.api_headers = {"Content-Encoding": "gzip"}
+    hub.api_endless = not packed
+    process = convert.start("maker/tiny")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, ""), err
+    assert err.startswith("error: maker/tiny: the hub")
+    assert ("not asked for" if packed else "more than 32 MB") in err
+    # Of all children so far, in KiB: the other runs of this file stay below it too.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 700 << 10
+
+
+def test_a_hub_that_contradicts_its_list(convert: Convert, hub: Any, loopback: ModuleType):
+    """One typed line says which file and how, without a raw warning; nothing is left of it."""
+    hub.faults["config.json"] = loopback.Fault(tag="f" * 40)
+    code, out, err = convert("maker/tiny")
+    assert (code, out) == (1, "")
+    assert "Warning" not in err
+    [line] = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert "config.json: the server has ffffffffffffffff..., not " in line
+    assert not list((convert.folder / "hf").rglob("snapshots"))
 
 
 def test_bytes_that_were_changed_on_the_way_are_thrown_away(

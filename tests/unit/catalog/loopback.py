@@ -233,7 +233,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._drip(body, fault.drip_s)
             return
         self.hub.sent_bytes += len(body)
-        self.wfile.write(body)
+        with contextlib.suppress(ConnectionError):  # who has read enough goes
+            self.wfile.write(body)
 
     def _drip(self, body: bytes, pause_s: float) -> None:
         with contextlib.suppress(OSError):
