@@ -1,5 +1,16 @@
 # Completion of edgellm for bash 4 and later.  eval "$(edgellm completion bash)"
 
+# Take names of files from lines. What is not there is part of a name of two lines: readline has no
+# way to type one. What looks like an option is given as a path.
+_edgellm_names() {
+    local line
+    while IFS= read -r line; do
+        [[ $line == \~* || -e $line || -L $line ]] || continue
+        [[ $line == -* ]] && line=./$line
+        COMPREPLY+=("$line")
+    done
+}
+
 _edgellm() {
     local program=${COMP_WORDS[0]/#\~/$HOME} kind word line
     COMPREPLY=()
@@ -15,13 +26,13 @@ _edgellm() {
     case $kind in
         model)
             # Models and folders; anything else only where there is neither.
-            mapfile -t COMPREPLY < <(
+            _edgellm_names < <(
                 compgen -f -X '!*.[gG][gG][uU][fF]' -- "$word"
                 compgen -d -- "$word"
             )
-            ((${#COMPREPLY[@]})) || mapfile -t COMPREPLY < <(compgen -f -- "$word")
+            ((${#COMPREPLY[@]})) || _edgellm_names < <(compgen -f -- "$word")
             ;;
-        file) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
+        file) _edgellm_names < <(compgen -f -- "$word") ;;
     esac
     # readline replaces what follows the last colon only.
     if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then

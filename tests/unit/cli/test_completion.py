@@ -231,6 +231,34 @@ def test_bash_completes(place: Path) -> None:
     assert "" == done.stderr
 
 
+def test_bash_offers_no_name_that_becomes_something_else(place: Path) -> None:
+    """A name like an option comes as a path, one of two lines not at all: readline has no way."""
+    for name in ("-rf.gguf", "two\nlines.gguf", "lines.txt", "q'uote.gguf"):
+        (place / name).touch()
+    (place / "-folder").mkdir()
+    (place / "two\nlines").mkdir()
+    asked = {
+        "edgellm run ": {
+            *("./-rf.gguf", "./-folder", "a.gguf", "B.GGUF", "my models", "q'uote.gguf")
+        },
+        "edgellm run ./-r": {"./-rf.gguf"},
+        "edgellm run -- -r": {"./-rf.gguf"},
+        "edgellm run two": {""},
+        "edgellm run line": {"lines.txt"},
+    }
+    done = subprocess.run(
+        ["bash", "--norc", "-c", BASH, "bash", *asked],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    replies = [set(reply.split("|")) for reply in done.stdout.splitlines()[:-1]]
+    assert replies == list(asked.values())
+    assert "" == done.stderr
+
+
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed here")
 def test_fish_completes(place: Path) -> None:
     """A real fish: words with their help, the option kept before its value, models first."""
