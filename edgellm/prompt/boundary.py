@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from edgellm.core import Message
@@ -109,7 +110,7 @@ def _agreement(
     if len(texts) < 2:
         return []
     first = texts[0]
-    nearest = min(texts[1:], key=lambda text: _common_chars(first.text, text.text))
+    nearest = min(texts[1:], key=lambda text: _agreed_chars(first, text))
     common = _common(encode(first), encode(nearest))
     cut = _after_special(common, special_ids)
     if cut and cut >= len(common) - MAX_TRIM_TOKENS:
@@ -134,6 +135,16 @@ def _common(left: list[int], right: list[int]) -> list[int]:
         if a != b:
             return left[:position]
     return left[: len(right)]
+
+
+def _agreed_chars(left: PromptText, right: PromptText) -> int:
+    """Return how many characters are equal and mean the same, as control tokens or as text."""
+    chars = _common_chars(left.text, right.text)
+    nowhere = (chars, chars)
+    for a, b in zip_longest(left.controls, right.controls, fillvalue=nowhere):
+        if a != b:
+            return min(chars, a[0], b[0])
+    return chars
 
 
 def _common_chars(left: str, right: str) -> int:

@@ -82,12 +82,16 @@ class PromptWriter:
         if self._prompter.fallback:
             return PromptText(text, mixed=True)
         seen = self._seen(text, messages, now)
-        blind = self._blind(text, messages, now) if seen.controls else None
-        if blind is None:
+        if not seen.controls:
             return seen
-        if blind.text == seen.text:
-            return seen if blind.controls == seen.controls else blind
-        return seen if blind.spelled() == seen.spelled() else blind
+        rendered, marks = self._blind(text, messages, now)
+        controls = self._spellings.spans(rendered)
+        if controls == seen.controls:
+            return seen
+        blind = _restored(rendered, marks, controls)
+        if blind.text == seen.text or blind.spelled() != seen.spelled():
+            return blind
+        return seen
 
     def _seen(self, text: str, messages: Sequence[Message], now: datetime | None) -> PromptText:
         """Hide the first characters of spellings, if there are any."""
@@ -108,18 +112,17 @@ class PromptWriter:
 
     def _blind(
         self, text: str, messages: Sequence[Message], now: datetime | None
-    ) -> PromptText | None:
-        """Hide whatever spellings could be made of; None if there is nothing of the kind."""
-        everything = self._spellings.ingredients("".join(message.content for message in messages))
+    ) -> tuple[str, dict[str, str]]:
+        """Render with everything hidden of which spellings could be made."""
+        contents = [message.content for message in messages]
+        everything = self._spellings.ingredients("".join(contents))
         # A template that refuses messages without words gets the words. Without a sign they make
         # no control token in any template but one that writes all the signs around them.
         for hidden in (everything, {char for char in everything if not char.isalnum()}):
-
-            def find(content: str, hidden: set[str] = hidden) -> list[int]:
-                return [at for at, char in enumerate(content) if char in hidden]
-
+            marks = self._private(hidden, [text, *contents])
+            table = str.maketrans(marks)
             with suppress(TemplateError):
-                return self._marked(text, messages, find, now)
+                return self._render(messages, [c.translate(table) for c in contents], now), marks
         raise TemplateError(
             "the chat template fails when the signs in messages are hidden from it, so nobody can "
             "tell which control tokens are its own",
@@ -143,13 +146,16 @@ class PromptWriter:
         contents = [message.content for message in messages]
         wanted = {c[at] for c, found in zip(contents, places, strict=True) for at in found}
         marks = self._private(wanted, [text, *contents])
-        marked = [
-            Message(message.role, _exchanged(message.content, found, marks))
-            for message, found in zip(messages, places, strict=True)
-        ]
-        rendered = self._prompter.render(marked, now=now)
-        restored = rendered.translate({ord(mark): char for char, mark in marks.items()})
-        return PromptText(restored, self._spellings.spans(rendered), mixed=True)
+        marked = [_exchanged(c, found, marks) for c, found in zip(contents, places, strict=True)]
+        rendered = self._render(messages, marked, now)
+        return _restored(rendered, marks, self._spellings.spans(rendered))
+
+    def _render(
+        self, messages: Sequence[Message], contents: Sequence[str], now: datetime | None
+    ) -> str:
+        """Render the messages with other contents."""
+        changed = [Message(m.role, c) for m, c in zip(messages, contents, strict=True)]
+        return self._prompter.render(changed, now=now)
 
     def _private(self, wanted: set[str], texts: Sequence[str]) -> dict[str, str]:
         """Choose for each character a private one that is in no text."""
@@ -166,3 +172,9 @@ def _exchanged(content: str, places: Sequence[int], marks: dict[str, str]) -> st
     for at in places:
         chars[at] = marks[chars[at]]
     return "".join(chars)
+
+
+def _restored(rendered: str, marks: dict[str, str], controls: tuple[Span, ...]) -> PromptText:
+    """Put the real characters back for private ones, one for one."""
+    table = {ord(mark): char for char, mark in marks.items()}
+    return PromptText(rendered.translate(table), controls, mixed=True)
