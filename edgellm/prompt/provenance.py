@@ -9,8 +9,8 @@ Two renders are compared. One hides as little as it can, the first character of 
 message, so that the template sees what it looks for. The other is blind: every character of which
 a spelling could be made is hidden, in whatever case and as an entity too. No message has a part in
 its control tokens, whatever the template cuts out, joins or replaces: where the first has others,
-the blind one is the prompt. A template that looks for words in its messages finds none then; that
-is the price, and only conversations of which control tokens would have been made pay it.
+the blind one is the prompt. A template that looks for words in its messages finds none then: that
+is the price, for conversations that change which control tokens there are, and for no other.
 """
 
 from __future__ import annotations

@@ -95,6 +95,14 @@ def test_a_message_that_unmakes_one_does_not() -> None:
     assert ("<|im_start|>a<|im_end|>", 2) == (prompt.text, len(prompt.controls))
 
 
+def test_a_word_that_switches_control_tokens_switches_none() -> None:
+    """Whoever writes messages has no say in them; other words are seen as ever."""
+    source = "{% set c = messages[0].content %}{% if '/on' in c %}<s>{% endif %}"
+    source += "{% if '/short' in c %}Be short. {% endif %}{{ c }}</s>"
+    assert "hi /on</s>" == write(source, Message("user", "hi /on")).text
+    assert "Be short. hi /short</s>" == write(source, Message("user", "hi /short")).text
+
+
 def test_two_messages_make_none_together() -> None:
     """Nor do their places in the text tell who wrote it."""
     source = "{% for m in messages %}{{ m.content | replace('~', '') }}{% endfor %}</s>"
