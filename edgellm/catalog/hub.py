@@ -118,7 +118,10 @@ def fetch(
 
 def _cached(hub: Any, name: HubName, variable: str) -> HubCheckpoint:
     found = hub.try_to_load_from_cache(
-        name.repo_id, "config.json", revision=name.revision or _DEFAULT_REVISION
+        name.repo_id,
+        "config.json",
+        cache_dir=hub.constants.HF_HUB_CACHE,
+        revision=name.revision or _DEFAULT_REVISION,
     )
     if not isinstance(found, str):
         raise FetchError(

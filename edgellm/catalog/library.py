@@ -118,7 +118,12 @@ class HubCache:
         self, downloader: Downloader, file: ListedFile, advance: Callable[[int], None]
     ) -> None:
         """Fetch a file's content unless it is there; see `Downloader.fetch`."""
-        url = self._hub.hf_hub_url(self._repo_id, file.name, revision=self._commit)
+        url = self._hub.hf_hub_url(
+            self._repo_id,
+            file.name,
+            revision=self._commit,
+            endpoint=self._hub.constants.ENDPOINT,
+        )
         remote = RemoteFile(file.name, url, file.n_bytes, file.digest)
         downloader.fetch(remote, self.blob(file), advance)
 

@@ -229,14 +229,17 @@ def test_other_programs_find_what_was_fetched(hub: Any):
     import huggingface_hub
 
     found = fetch(TINY)
+    cache = huggingface_hub.constants.HF_HUB_CACHE
     for revision in (None, "main", found.commit):
-        path = huggingface_hub.try_to_load_from_cache(str(TINY), "config.json", revision=revision)
+        path = huggingface_hub.try_to_load_from_cache(
+            str(TINY), "config.json", cache_dir=cache, revision=revision
+        )
         assert Path(str(path)) == found.folder / "config.json"
         folder = huggingface_hub.snapshot_download(
-            str(TINY), revision=revision, local_files_only=True
+            str(TINY), revision=revision, cache_dir=cache, local_files_only=True
         )
         assert Path(folder) == found.folder
-    [repo] = huggingface_hub.scan_cache_dir().repos
+    [repo] = huggingface_hub.scan_cache_dir(cache).repos
     assert (repo.repo_id, repo.nb_files) == (str(TINY), len(list(found.folder.iterdir())))
 
 
