@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 from functools import cache, partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fuzzing import builders, forge
@@ -280,19 +279,11 @@ def read_listing(data: bytes) -> bool:
 
     try:
         value = json.loads(data)
-        rows = [
-            SimpleNamespace(
-                rfilename=row.get("rfilename"),
-                size=row.get("size"),
-                blob_id=row.get("blobId"),
-                lfs=SimpleNamespace(**row["lfs"]) if row.get("lfs") else None,
-            )
-            for row in value["siblings"]
-        ]
-    except (ValueError, RecursionError, TypeError, LookupError, AttributeError):
-        return False  # the library's to read, which says so in its own words
+        commit, rows = value.get("sha"), value.get("siblings")
+    except (ValueError, RecursionError, AttributeError):
+        return False  # not an object: `answers.py` says so in its own words
     try:
-        listing = read_listing(value.get("sha"), rows)
+        listing = read_listing(commit, rows)
         files = [*small_files(listing), *weight_files(listing, ())]
     except (FetchError, ModelUnsupported):
         return False
