@@ -39,6 +39,15 @@ def _share_the_source_tree() -> None:
 _share_the_source_tree()
 
 
+def pytest_unconfigure() -> None:
+    """Close the two files that llama_cpp leaves open, or warnings of them follow the summary."""
+    module = sys.modules.get("llama_cpp._utils")
+    for name in ("outnull_file", "errnull_file"):
+        file = getattr(module, name, None)
+        if file is not None:
+            file.close()
+
+
 @pytest.fixture(autouse=True)
 def edgellm_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Point every piece of state at a folder of this test."""

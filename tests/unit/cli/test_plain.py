@@ -31,11 +31,8 @@ LOCALES = {
     "ascii": {"PYTHONIOENCODING": "ascii"},
     "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
 }
-TEXTS_AS_DATA = (
-    "proof_texts.py",
-    "proof_child.py",
-    "proof_templates.py",
-)  # what a converted tokenizer is tried on
+# What a converted tokenizer is tried on, and the patterns of splitters.
+TEXTS_AS_DATA = ("proof_texts.py", "proof_child.py", "proof_templates.py", "splitters.py")
 COLOURS = {
     "asked for none": {"NO_COLOR": "1"},
     "dumb": {"TERM": "dumb"},
