@@ -10,13 +10,12 @@ are no such locks (Windows), an open file cannot be removed, which comes to the 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import UsageError
-from edgellm.fileio import open_regular
+from edgellm.fileio import lock_file, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 PARTIAL_SUFFIX: Final = ".edgellm-partial"
 _MAX_NAME_BYTES: Final = 255  # what file systems take
 _MAGIC: Final = b"GGUF"
-# What network file systems without locks answer.
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def partial_path(out: Path) -> Path:
@@ -90,15 +87,8 @@ def _locked(path: Path, out: Path) -> Iterator[int]:
     except FileNotFoundError as err:  # it was there a moment ago
         raise _busy(out) from err
     try:
-        import fcntl
-
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            raise _busy(out) from err
-        except OSError as err:
-            if err.errno not in _NO_LOCKS:
-                raise
+        if not lock_file(fd, wait=False):
+            raise _busy(out)
         yield fd
     finally:
         os.close(fd)

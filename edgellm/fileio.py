@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PRIVATE_FILE_MODE = 0o600
 PRIVATE_DIR_MODE = 0o700
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _FREE_SOME = "free some space or choose another folder"
 _LARGER = "raise the limit (`ulimit -f`), or choose a folder whose file system takes larger files"
 _TEMP_NAME = re.compile(r"\..+\.([0-9]{1,10})\.[0-9a-f]+\.tmp", re.DOTALL)
@@ -228,6 +229,29 @@ def no_room(err: OSError, path: Path, n_bytes: int) -> DoesNotFit | None:
         message = f"the system allows no file of more than {n_bytes} bytes"
         return DoesNotFit(message, path=path, hint=_LARGER)
     return None
+
+
+def lock_file(fd: int, *, wait: bool) -> bool:
+    """Lock an open file for this process until it is closed; False where another one has it.
+
+    Where there are no locks (Windows, some network file systems) the answer is True: whoever asks
+    must come to no harm from a second one.
+
+    Raises:
+        OSError: the system refused for another reason.
+    """
+    if os.name != "posix":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as err:
+        if err.errno not in _NO_LOCKS:
+            raise
+    return True
 
 
 def write_atomic(

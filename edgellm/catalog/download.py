@@ -7,7 +7,6 @@ can be gone on with. A length or hash that is wrong deletes it: what is kept is 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -16,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final, NoReturn
 
 from edgellm.catalog.answers import answered, open_client
-from edgellm.errors import DoesNotFit, FetchError, UsageError
-from edgellm.fileio import fsync_dir
+from edgellm.errors import FetchError, UsageError
+from edgellm.fileio import fsync_dir, lock_file, no_room
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -110,12 +109,10 @@ class Downloader:
                 path.replace(target)
             fsync_dir(target.parent)
         except OSError as err:
-            if err.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DoesNotFit(
-                    f"the disk is full while {file.name} is fetched",
-                    path=path,
-                    hint="free some space and run it again: it goes on from there",
-                ) from err
+            have_bytes = path.stat().st_size if path.exists() else 0
+            if (problem := no_room(err, path, have_bytes)) is not None:
+                problem.hint = f"{problem.hint}; run it again and it goes on from there"
+                raise problem from err
             raise FetchError(f"cannot be written: {err.strerror or err}", path=path) from err
 
     def _complete(self, part: _Part) -> None:
@@ -295,18 +292,10 @@ def _owned(partial: Path, target: Path) -> Iterator[BinaryIO | None]:
             return
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(partial, flags, _MODE), "r+b", buffering=0) as out:
-            _lock(out.fileno())
+            lock_file(out.fileno(), wait=True)
             if _is_still(partial, out) and not target.exists():
                 yield out
                 return
-
-
-def _lock(fd: int) -> None:
-    if os.name == "posix":
-        import fcntl
-
-        with contextlib.suppress(OSError):  # network file systems without locks
-            fcntl.flock(fd, fcntl.LOCK_EX)
 
 
 def _is_still(partial: Path, out: BinaryIO) -> bool:

@@ -190,5 +190,5 @@ def _link(link: Path, blob: Path) -> bool:
     try:
         link.symlink_to(os.path.relpath(blob, link.parent))
     except (OSError, NotImplementedError, ValueError):
-        return False
+        return False  # no right or no such thing as links; ValueError: another drive of Windows
     return True

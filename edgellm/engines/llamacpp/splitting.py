@@ -135,9 +135,8 @@ def _on_stack(n_bytes: int, call: Callable[[], T]) -> T:
             threading.stack_size(before)
     try:
         thread.join()
-    except BaseException:  # a signal handler raised: the C code must be out before it is unwound
+    finally:  # a signal handler may have raised: the C code must be out before it is unwound
         thread.join()
-        raise
     if errors:
         raise errors[0]
     return results[0]
