@@ -35,10 +35,12 @@ class Tier(str, enum.Enum):
     """How a prefix snapshot is kept, the most exact way first.
 
     `exact` promises the same bits as a prefill. The others round keys and values to so many bits;
-    there, too, a run that finds a snapshot and the run that made it give the same answer.
+    there, too, a run that finds a snapshot and the run that made it give the same answer. `auto` is
+    a wish, not a way: it becomes one of the others, or off, when model, disk and prompt are known.
     """
 
     OFF = "off"
+    AUTO = "auto"
     EXACT = "exact"
     Q8 = "q8"
     Q6 = "q6"
@@ -64,10 +66,18 @@ def _sequence(name: str, value: object, of: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Message(Wire):
-    """One message of a conversation."""
+    """One message of a conversation.
+
+    Attributes:
+        role: `system`, `user`, `assistant` or `tool`.
+        content: the text.
+        marks: places in `content`, in characters, where a document ends that may stay while what
+            follows changes; prefix snapshots are kept there too.
+    """
 
     role: str
     content: str
+    marks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -78,6 +88,12 @@ class Message(Wire):
             self.content.encode()
         except UnicodeEncodeError as err:
             raise UsageError(f"content has half a surrogate at character {err.start}") from err
+        marks = _sequence("marks", self.marks, "places in the content")
+        before = 0
+        for mark in marks:
+            _whole("a mark", mark, before + 1, len(self.content))
+            before = mark
+        object.__setattr__(self, "marks", marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +198,13 @@ class SnapshotUse(Wire):
         tier: `off` or the tier in use.
         key: name of the snapshot file without its extension, or "".
         reason: one phrase, such as `hit`, `miss: stored`, `off: recurrent memory`.
+        code: the reason in one word for programs, such as `hit`, `not_stored`, `corrupt`, `off`.
     """
 
     tier: str = Tier.OFF.value
     key: str = ""
     reason: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

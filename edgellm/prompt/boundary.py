@@ -39,14 +39,21 @@ class Boundary:
 
     Attributes:
         tokens: the whole prompt.
-        n_prefix: how many of them are equal for every user text; less than `len(tokens)`.
+        cuts: where the prompt may be cut, ascending, none of them 0 or `len(tokens)`: behind each
+            declared part that may stay while what follows changes. What stands before the last cut
+            is equal for every user text.
         volatile: whether the template writes the time into what would be the prefix, so that the
             prefix ends before it.
     """
 
     tokens: tuple[int, ...]
-    n_prefix: int
+    cuts: tuple[int, ...]
     volatile: bool
+
+    @property
+    def n_prefix(self) -> int:
+        """Return where the last cut is: the length of the stable prefix, 0 without one."""
+        return self.cuts[-1] if self.cuts else 0
 
 
 def stable_prefix(
@@ -84,7 +91,8 @@ def stable_prefix(
     if tokens[:n_prefix] != agreed:
         # A template that treats a whole conversation differently from its first question.
         n_prefix = _after_special(_common(agreed, tokens), special_ids)
-    return Boundary(tuple(tokens), min(n_prefix, len(tokens) - 1), volatile)
+    n_prefix = min(n_prefix, len(tokens) - 1)
+    return Boundary(tuple(tokens), (n_prefix,) if n_prefix else (), volatile)
 
 
 def _rendered(

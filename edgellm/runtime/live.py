@@ -24,14 +24,20 @@ class Prompt:
     Attributes:
         text: as the template wrote it.
         tokens: all of them.
-        n_prefix: length of the stable prefix.
+        cuts: the declared boundaries, ascending, at which decoding is cut; the last one ends the
+            stable prefix. None is 0 or the prompt's end.
         controls: where the template's control tokens are spelled.
     """
 
     text: str
     tokens: tuple[int, ...]
-    n_prefix: int
+    cuts: tuple[int, ...]
     controls: tuple[Span, ...] = ()
+
+    @property
+    def n_prefix(self) -> int:
+        """Return where the last cut is: the length of the stable prefix, 0 without one."""
+        return self.cuts[-1] if self.cuts else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class Live:
         tokens: what the engine holds, from position 0.
         text: the text of these tokens, or None when it is not valid UTF-8 or cannot be told.
         n_prompt: how many of them were the prompt.
-        n_prefix: where the prompt was cut.
+        cuts: where the prompt was cut.
         pending: the text of the answer's tokens that were not decoded, or None if it is none.
         controls: where control tokens are spelled in the text; an answer has none.
     """
@@ -50,9 +56,14 @@ class Live:
     tokens: tuple[int, ...]
     text: str | None
     n_prompt: int
-    n_prefix: int
+    cuts: tuple[int, ...]
     pending: str | None = ""
     controls: tuple[Span, ...] = ()
+
+    @property
+    def n_prefix(self) -> int:
+        """Return where the last cut is: the length of the stable prefix, 0 without one."""
+        return self.cuts[-1] if self.cuts else 0
 
     def continued_by(self, tokens: Sequence[int]) -> int:
         """Return how many live tokens a request that goes on from here keeps; 0 if it does not."""
@@ -60,9 +71,9 @@ class Live:
         return n if self.n_prompt <= n < len(tokens) else 0
 
     def shares_prefix(self, prompt: Prompt) -> bool:
-        """Return whether a prompt was cut at the same place after the same tokens."""
+        """Return whether a prompt was cut at the same places after the same tokens."""
         n = prompt.n_prefix
-        return 0 < n == self.n_prefix and self.tokens[:n] == prompt.tokens[:n]
+        return n > 0 and self.cuts == prompt.cuts and self.tokens[:n] == prompt.tokens[:n]
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
@@ -103,14 +114,14 @@ def make_prompt(
             a template. A whole message ends there, so nothing is cut in the middle of a word.
         controls: where control tokens are spelled in the text.
     """
-    prompt = Prompt(text, boundary.tokens, boundary.n_prefix, controls)
+    prompt = Prompt(text, boundary.tokens, boundary.cuts, controls)
     if live is None or not live.text or not text.startswith(live.text):
         return prompt
     # A message may say what a template wrote: equal texts are equal prompts only with these.
     if live.controls != tuple(span for span in controls if span[0] < len(live.text)):
         return prompt
     n_prefix = boundary.n_prefix
-    if live.n_prefix != n_prefix or live.tokens[:n_prefix] != boundary.tokens[:n_prefix]:
+    if live.cuts != boundary.cuts or live.tokens[:n_prefix] != boundary.tokens[:n_prefix]:
         return prompt
     delta = text[len(live.text) :]
     more = encode_more(delta)
@@ -122,7 +133,7 @@ def make_prompt(
         and b"".join(map(piece, more)) == delta.encode("utf-8", "surrogatepass")
     ):
         return prompt
-    return Prompt(text, (*live.tokens, *more), n_prefix, controls)
+    return Prompt(text, (*live.tokens, *more), boundary.cuts, controls)
 
 
 def _starts_a_message(delta: str, pending: str | None, separator: str) -> bool:
@@ -139,7 +150,7 @@ def live_after(
         (*prompt.tokens, *kept),
         _text(prompt.text, kept, piece),
         len(prompt.tokens),
-        prompt.n_prefix,
+        prompt.cuts,
         _text("", answer[n_decoded:], piece),
         prompt.controls,
     )

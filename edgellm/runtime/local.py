@@ -91,7 +91,7 @@ class LocalSession:
         self._prefiller = Prefiller(
             engine,
             kept,
-            tier=self.options.snapshot,
+            tier=Tier.EXACT if self.options.snapshot is Tier.AUTO else self.options.snapshot,
             off_reason=block or "asked",
             min_tokens=min_snapshot_tokens,
         )

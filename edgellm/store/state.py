@@ -7,6 +7,7 @@ transposition only when the bytes are written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from edgellm.core import Tier
 
-PartKind = Literal["dense", "window", "opaque"]
-Role = Literal["K", "V", "blob"]
+PartKind = Literal["dense", "window", "recurrent", "opaque"]
+Role = Literal["K", "V", "R", "S", "X", "blob"]
 
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 """Types stored element by element. Any other type is stored as rows of bytes (`uint8`)."""
@@ -31,8 +32,9 @@ class Section:
 
     Attributes:
         layer: index among the layers of this part, from 0.
-        role: `K`, `V`, or `blob` in an opaque part.
-        type: ggml's name of the element type, such as `f16` or `q8_0`; `u8` for a blob.
+        role: `K` and `V` in attention memories, with `X` for what else the engine keeps of each
+            position; `R` and `S` in a recurrent part, its two kinds of state; `blob` in an opaque one.
+        type: ggml's name of the element type, such as `f16` or `q8_0`; `u8` for `X` and a blob.
         rows: shape (n_tokens, n_channels), dtype uint16 for 2-byte and uint32 for 4-byte elements
             (raw bits, no arithmetic); shape (n_tokens, row_bytes), dtype uint8 for block types;
             shape (1, n_bytes), dtype uint8 for a blob. Any strides; read-only is fine.
@@ -46,13 +48,15 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the engine's memories: all positions (dense), the last ones (window), or bytes.
+    """One of the engine's memories: all positions (dense), the last ones (window), or no rows.
 
     Attributes:
-        kind: how the sections are to be read.
+        kind: how the sections are to be read. `recurrent` memories hold what became of all positions
+            in one row, which stands at the last of them.
         first: position of the first token held.
         n_tokens: how many positions are held, without gaps.
-        sections: K of layers 0, 1, ..., then V of all of them or of none; blobs 0, 1, ....
+        sections: K of layers 0, 1, ..., then V of all of them or of none, then at most one X; R of
+            layers 0, 1, ..., then S likewise; blobs 0, 1, ....
     """
 
     kind: PartKind
@@ -72,6 +76,45 @@ class KVState:
 
     n_tokens: int
     parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionOutline:
+    """A `Section` before its rows are there; `shape` is theirs."""
+
+    layer: int
+    role: Role
+    type: str
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartOutline:
+    """A `Part` before its rows are there."""
+
+    kind: PartKind
+    first: int
+    n_tokens: int
+    sections: tuple[SectionOutline, ...]
+
+
+Landing = Callable[[tuple[PartOutline, ...]], "KVState | None"]
+"""Gives a state whose rows, of these shapes and writable, are where an engine wants them, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A stored snapshot that a longer one may lean on, keeping only what comes after it.
+
+    Attributes:
+        key: its name.
+        n_tokens: length of its prefix.
+        identity: 32 hex digits, the checksum of its header, and so of everything in it.
+    """
+
+    key: str
+    n_tokens: int
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ def piece(token: int) -> bytes:
 def live_of(prompt: str, answer: str = "", n_prefix: int = 0) -> Live:
     """Describe a memory that holds a prompt and its answer."""
     tokens = encode(prompt + answer)
-    return Live(tuple(tokens), prompt + answer, len(prompt), n_prefix)
+    return Live(tuple(tokens), prompt + answer, len(prompt), (n_prefix,) if n_prefix else ())
 
 
 def boundary_of(text: str, n_prefix: int = 0) -> Boundary:
     """Tokenise a text."""
-    return Boundary(tuple(encode(text)), n_prefix, volatile=False)
+    return Boundary(tuple(encode(text)), (n_prefix,) if n_prefix else (), volatile=False)
 
 
 @pytest.mark.parametrize(
@@ -74,20 +74,20 @@ def test_a_conversation_is_continued_from_the_end_of_its_prompt_on(request_text,
 )
 def test_a_prefix_is_shared_at_its_own_cut_only(text: str, n_prefix: int, shares: bool) -> None:
     """Another cut would have been decoded by other calls."""
-    prompt = Prompt(text, tuple(encode(text)), n_prefix)
+    prompt = Prompt(text, tuple(encode(text)), (n_prefix,) if n_prefix else ())
     assert shares == live_of("pre|question", n_prefix=4).shares_prefix(prompt)
 
 
 def test_without_a_common_cut_nothing_is_shared() -> None:
     """Two prompts without a boundary share none, though both have length 0."""
-    assert not live_of("abc").shares_prefix(Prompt("abc", tuple(encode("abc")), 0))
+    assert not live_of("abc").shares_prefix(Prompt("abc", tuple(encode("abc")), ()))
 
 
 @pytest.mark.parametrize("n_prefix", [0, 2])
 def test_generated_tokens_are_kept_as_generated(n_prefix: int) -> None:
     """The live tokens come first, whatever the tokenizer would make of their text."""
-    live = Live((1, 2, 7), "abAN", 2, n_prefix)
-    boundary = Boundary((1, 2, 8, 9, END), n_prefix, volatile=False)
+    live = Live((1, 2, 7), "abAN", 2, (n_prefix,) if n_prefix else ())
+    boundary = Boundary((1, 2, 8, 9, END), (n_prefix,) if n_prefix else (), volatile=False)
     prompt = make_prompt("abAN|", boundary, live, encode, {END}, piece)
     assert ((1, 2, 7, END), n_prefix) == (prompt.tokens, prompt.n_prefix)
 
@@ -96,12 +96,12 @@ def test_generated_tokens_are_kept_as_generated(n_prefix: int) -> None:
     ("live", "text"),
     [
         (None, "ab|c"),
-        (Live((1, 2), None, 2, 0), "ab|c"),
-        (Live((), "", 0, 0), "ab|c"),
-        (Live((1, 2), "xy", 2, 0), "ab|c"),
-        (Live((1, 2), "ab", 2, 1), "ab|c"),
-        (Live((1, 2), "ab", 2, 0), "ab"),
-        (Live((1, 2), "ab", 2, 0), "abc|"),
+        (Live((1, 2), None, 2, ()), "ab|c"),
+        (Live((), "", 0, ()), "ab|c"),
+        (Live((1, 2), "xy", 2, ()), "ab|c"),
+        (Live((1, 2), "ab", 2, (1,)), "ab|c"),
+        (Live((1, 2), "ab", 2, ()), "ab"),
+        (Live((1, 2), "ab", 2, ()), "abc|"),
     ],
 )
 def test_anything_else_is_tokenised_as_a_whole(live: Live | None, text: str) -> None:
@@ -115,7 +115,7 @@ def test_anything_else_is_tokenised_as_a_whole(live: Live | None, text: str) -> 
 def test_raw_text_goes_on_behind_the_answer(pending: str, text: str) -> None:
     """Without control tokens the separator parts the turns; the answer's last text comes first."""
     text %= pending
-    live = Live((1, 2, 7), "q. answ", 2, 0, pending)
+    live = Live((1, 2, 7), "q. answ", 2, (), pending)
     prompt = make_prompt(text, boundary_of(text), live, encode, {END}, piece, separator="..")
     assert (1, 2, 7, *encode(text[len("q. answ") :])) == prompt.tokens
 
@@ -134,14 +134,14 @@ def test_raw_text_goes_on_behind_the_answer(pending: str, text: str) -> None:
 )
 def test_raw_text_that_goes_on_otherwise_is_read_as_a_whole(text, pending, separator) -> None:
     """In the middle of a word, after other words, or with tokens that do not spell the text."""
-    live, boundary = Live((1, 2, 7), "q. answ", 2, 0, pending), boundary_of(text)
+    live, boundary = Live((1, 2, 7), "q. answ", 2, (), pending), boundary_of(text)
     prompt = make_prompt(text, boundary, live, encode, {END}, piece, separator=separator)
     assert boundary.tokens == prompt.tokens
 
 
 def test_a_tokenizer_that_puts_a_space_first_reads_raw_text_as_a_whole() -> None:
     """It would put that space in the middle of the conversation."""
-    live, boundary = Live((1, 2), "ab", 2, 0), boundary_of("ab..c")
+    live, boundary = Live((1, 2), "ab", 2, ()), boundary_of("ab..c")
     prompt = make_prompt(
         "ab..c", boundary, live, lambda more: encode(" " + more), {END}, piece, separator=".."
     )
@@ -150,19 +150,19 @@ def test_a_tokenizer_that_puts_a_space_first_reads_raw_text_as_a_whole() -> None
 
 def test_a_prefix_of_other_tokens_is_not_kept() -> None:
     """Texts may agree where tokens do not."""
-    live = Live((9, 9), "ab", 2, 2)
+    live = Live((9, 9), "ab", 2, (2,))
     boundary = boundary_of("ab|c", n_prefix=2)
     assert boundary.tokens == make_prompt("ab|c", boundary, live, encode, {END}, piece).tokens
 
 
 def test_after_an_answer_the_decoded_tokens_are_live() -> None:
     """The last token of an answer was handed out and not decoded."""
-    prompt = Prompt("q|", tuple(encode("q|")), 1)
+    prompt = Prompt("q|", tuple(encode("q|")), (1,))
     live = live_after(prompt, encode("yes"), 2, piece)
-    assert Live(tuple(encode("q|ye")), "q|ye", 2, 1, pending="s") == live
+    assert Live(tuple(encode("q|ye")), "q|ye", 2, (1,), pending="s") == live
 
 
 def test_half_a_character_has_no_text() -> None:
     """Its tokens are live all the same."""
-    live = live_after(Prompt("q", (113,), 0), (0xC3, 0xBC), 1, piece)
+    live = live_after(Prompt("q", (113,), ()), (0xC3, 0xBC), 1, piece)
     assert ((113, 0xC3), None, None) == (live.tokens, live.text, live.pending)

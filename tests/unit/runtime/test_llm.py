@@ -148,7 +148,7 @@ def test_a_model_closes_with_its_block(llm) -> None:
         ({"kv_type": "q3_K"}, "q3_K"),
         ({"kv_type": None}, "None"),
         ({"flash_attention": "yes"}, "flash_attention must be one of auto, on, off"),
-        ({"snapshot": "q3"}, "snapshot must be one of off, exact, q8, q6, q5, q4"),
+        ({"snapshot": "q3"}, "snapshot must be one of off, auto, exact, q8, q6, q5, q4"),
         ({"snapshot": True}, "snapshot must be one of"),
         ({"mode": "public"}, "mode must be one of offline, private"),
         ({"isolation": "process"}, "isolation must be one of none"),

@@ -23,13 +23,13 @@ def engine(engine_types):
 def prompt_of(n_tokens: int, n_prefix: int = N_PREFIX, last: int = 65) -> Prompt:
     """Make a prompt of which only the part behind the prefix depends on `last`."""
     tokens = [97 + n % 26 for n in range(n_prefix)] + [last] * (n_tokens - n_prefix)
-    return Prompt(bytes(tokens).decode(), tuple(tokens), n_prefix)
+    return Prompt(bytes(tokens).decode(), tuple(tokens), (n_prefix,) if n_prefix else ())
 
 
 def live_in(engine, prompt: Prompt) -> Live:
     """Describe a memory that holds exactly a prompt."""
     assert engine.position == len(prompt.tokens)
-    return Live(prompt.tokens, prompt.text, len(prompt.tokens), prompt.n_prefix)
+    return Live(prompt.tokens, prompt.text, len(prompt.tokens), prompt.cuts)
 
 
 def cuts(engine) -> list[tuple[int, int]]:

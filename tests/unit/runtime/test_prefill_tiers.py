@@ -40,7 +40,7 @@ def open_engine(engine_types):
 def prompt_of(n_tokens: int, n_prefix: int = N_PREFIX, last: int = 65) -> Prompt:
     """Make a prompt of which only the part behind the prefix depends on `last`."""
     tokens = [97 + n % 26 for n in range(n_prefix)] + [last] * (n_tokens - n_prefix)
-    return Prompt(bytes(tokens).decode(), tuple(tokens), n_prefix)
+    return Prompt(bytes(tokens).decode(), tuple(tokens), (n_prefix,) if n_prefix else ())
 
 
 def keep(store, filled: Prefilled) -> None:
@@ -125,7 +125,7 @@ def test_live_memory_keeps_its_tier(open_engine, store) -> None:
     prefiller = Prefiller(engine, store, tier=Tier.Q5)
     first = prompt_of(180)
     keep(store, prefiller.run(first, None))
-    live = Live(first.tokens, first.text, 180, N_PREFIX)
+    live = Live(first.tokens, first.text, 180, (N_PREFIX,))
     back = prefiller.run(prompt_of(170, last=66), live)
     assert ("q5", "live: same prefix") == (back.snapshot.tier, back.snapshot.reason)
     other = open_engine()
