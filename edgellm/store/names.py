@@ -2,6 +2,8 @@
 
 ROOT/v1/<first 16 hex digits of the fingerprint>/<key>.ekv
 key = first 32 hex digits of SHA-256(fingerprint, 32 bytes | token ids, little-endian int32)
+
+In a store with a key, both are HMACs under it: who can list the folder cannot try prompts on it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from edgellm.store.keys import StoreKey
 
 TokenIds: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 
@@ -41,14 +45,24 @@ def token_ids(tokens: TokenIds) -> bytes:
     return wide.astype("<i4").tobytes()
 
 
-def key_of(digest: str, ids: bytes) -> str:
+def key_of(digest: str, ids: bytes, secret: StoreKey | None = None) -> str:
     """Return the key for a fingerprint's digest (64 hex digits) and token ids."""
-    return hashlib.sha256(bytes.fromhex(digest) + ids).hexdigest()[:32]
+    content = bytes.fromhex(digest) + ids
+    if secret is not None:
+        return secret.name("tokens", content)[:32]
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
-def path_of(root: Path, digest: str, ids: bytes) -> Path:
+def folder_of(digest: str, secret: StoreKey | None = None) -> str:
+    """Return the name of the folder that holds the snapshots of a fingerprint's digest."""
+    name = digest if secret is None else secret.name("fingerprint", bytes.fromhex(digest))
+    return name[:16]
+
+
+def path_of(root: Path, digest: str, ids: bytes, secret: StoreKey | None = None) -> Path:
     """Return the only place where that snapshot may lie."""
-    return root / VERSION_DIR / digest[:16] / (key_of(digest, ids) + SUFFIX)
+    name = key_of(digest, ids, secret) + SUFFIX
+    return root / VERSION_DIR / folder_of(digest, secret) / name
 
 
 def is_folder_name(name: str) -> bool:
