@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgellm.fileio import Fault
     from edgellm.store.checkup import Finding
     from edgellm.store.header import SnapshotHeader
+    from edgellm.store.keys import StoreKey
     from edgellm.store.names import TokenIds
     from edgellm.store.state import Fingerprint, KVState, PackedState
 
@@ -109,6 +110,7 @@ class SnapshotStore:
 
     Args:
         root: the folder; `paths.snapshots_dir()` in normal use.
+        key: files are encrypted under it and named by it; plain ones are then for somebody else.
         fault: called before each step that writes, for tests.
         clock: gives the time to write down, Unix seconds.
     """
@@ -117,10 +119,12 @@ class SnapshotStore:
         self,
         root: Path,
         *,
+        key: StoreKey | None = None,
         fault: Fault = no_fault,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.root = root
+        self.secret = key
         self._fault = fault
         self._clock = clock
         self._swept = False
@@ -131,7 +135,7 @@ class SnapshotStore:
         Raises:
             ValueError: a token id is no non-negative 32-bit number.
         """
-        return names.key_of(fingerprint.digest(), names.token_ids(tokens))
+        return names.key_of(fingerprint.digest(), names.token_ids(tokens), self.secret)
 
     def lookup(
         self, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
@@ -147,7 +151,7 @@ class SnapshotStore:
         """
         token_ids = names.token_ids(tokens)
         digest = fingerprint.digest()
-        path = names.path_of(self.root, digest, token_ids)
+        path = names.path_of(self.root, digest, token_ids, self.secret)
         self._sweep_once()
 
         def accept(header: SnapshotHeader) -> None:
@@ -189,7 +193,7 @@ class SnapshotStore:
         """
         token_ids = names.token_ids(tokens)
         digest = fingerprint.digest()
-        path = names.path_of(self.root, digest, token_ids)
+        path = names.path_of(self.root, digest, token_ids, self.secret)
         self._sweep_once()
         try:
             if self._is_stored(path, digest, token_ids, tier_of(state)):
