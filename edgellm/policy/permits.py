@@ -1,0 +1,65 @@
+"""May a snapshot leave for, or come from, a place that machines share? Pure: facts in, a reason out.
+
+A snapshot can be turned back into its prompt, so sending one is sending the prompt. Fetching tells the
+place which prefix is wanted, by a name that only those who know the shared secret can compute.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from edgellm.core import Mode
+
+_LOCAL_SCHEMES: Final = ("unix",)
+_CLOSED_MODES: Final = (Mode.OFFLINE, Mode.PRIVATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """An answer to "may we?".
+
+    Attributes:
+        allowed: yes or no.
+        reason: why not, one phrase; "" for yes.
+    """
+
+    allowed: bool
+    reason: str = ""
+
+
+def may_share(mode: Mode, url: str, *, trusted: bool) -> Permit:
+    """Return whether snapshots may be exchanged with a shared tier.
+
+    Args:
+        mode: which routes the session allows.
+        url: where the tier is.
+        trusted: whether the user said that this place may see prompts.
+    """
+    if mode in _CLOSED_MODES:
+        return Permit(allowed=False, reason=f"mode {mode.value} keeps prompts on this machine")
+    if trusted or is_loopback(url):
+        return Permit(allowed=True)
+    return Permit(allowed=False, reason="the place is not this machine and was not called trusted")
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether a URL leads nowhere beyond this machine.
+
+    Names other than `localhost` are not looked up: what they mean may change after the answer.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if parts.scheme in _LOCAL_SCHEMES:
+        return not parts.netloc
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

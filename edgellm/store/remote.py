@@ -1,0 +1,106 @@
+r"""RemoteTier: a place for snapshots that several machines share, and how a value in it is sealed.
+
+A value is one snapshot file behind a seal:
+    magic `EDGERT1\0` | HMAC-SHA256(value key, name | content), 32 bytes | content
+Its name is an HMAC as well, over the fingerprint's digest and the token ids, so that whoever can list the
+names of the place, but has not the secret, can neither tell which prompts lie there nor put one there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Final, Protocol
+
+from edgellm.errors import SnapshotCorrupt, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAGIC: Final = b"EDGERT1\0"
+_DIGEST_BYTES: Final = 32
+SEAL_BYTES: Final = len(MAGIC) + _DIGEST_BYTES
+MIN_SECRET_BYTES: Final = 16
+
+
+class RemoteTier(Protocol):
+    """A place that keeps byte strings under names. Every failure, of any kind, is a `FetchError`."""
+
+    def size(self, name: str) -> int | None:
+        """Return the length of a value in bytes, or None without one.
+
+        Raises:
+            FetchError: the place cannot be asked.
+        """
+
+    def read(self, name: str, start: int, n_bytes: int) -> bytes:
+        """Return a piece of a value; shorter where it ends, empty where it is gone.
+
+        Raises:
+            FetchError: the place cannot be asked.
+        """
+
+    def write(self, name: str, pieces: Sequence[bytes]) -> None:
+        """Keep a value, whole or not at all, in place of one of that name.
+
+        Raises:
+            FetchError: the place did not take it.
+        """
+
+    def close(self) -> None:
+        """Give the connection back. Calling it again does nothing."""
+
+
+class Seals:
+    """Names and seals under one shared secret.
+
+    Args:
+        secret: what all machines that share the place know, at least 16 bytes.
+
+    Raises:
+        UsageError: the secret is too short to be one.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) < MIN_SECRET_BYTES:
+            raise UsageError(
+                f"the shared secret has {len(secret)} bytes, {MIN_SECRET_BYTES} are needed",
+                hint="`openssl rand -hex 32` makes a good one",
+            )
+        # Two keys, so that no name can pass for a seal.
+        self._name_key = _mac(secret, b"edgellm remote name 1")
+        self._value_key = _mac(secret, b"edgellm remote value 1")
+
+    def name(self, digest: str, token_ids: bytes) -> str:
+        """Return the name of a snapshot, 64 hex digits.
+
+        Args:
+            digest: of the fingerprint, 64 hex digits.
+            token_ids: the prefix as little-endian int32.
+        """
+        return _mac(self._name_key, bytes.fromhex(digest), token_ids).hex()
+
+    def seal(self, name: str, content: bytes) -> tuple[bytes, bytes]:
+        """Return a value in two pieces: the seal and the content itself."""
+        return MAGIC + _mac(self._value_key, name.encode(), content), content
+
+    def open(self, name: str, value: memoryview) -> memoryview:
+        """Return the content of a value, a view of it.
+
+        Raises:
+            SnapshotCorrupt: it was not sealed under this name with this secret.
+        """
+        if bytes(value[: len(MAGIC)]) != MAGIC:
+            raise SnapshotCorrupt("the shared value is no sealed snapshot")
+        content = value[SEAL_BYTES:]
+        expected = _mac(self._value_key, name.encode(), content)
+        if not hmac.compare_digest(expected, bytes(value[len(MAGIC) : SEAL_BYTES])):
+            raise SnapshotCorrupt("the seal of the shared value is wrong")
+        return content
+
+
+def _mac(key: bytes, *pieces: bytes | memoryview) -> bytes:
+    mac = hmac.new(key, digestmod=hashlib.sha256)
+    for piece in pieces:
+        mac.update(piece)
+    return mac.digest()
