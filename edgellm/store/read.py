@@ -101,6 +101,30 @@ def read_info(path: Path) -> tuple[SnapshotHeader, int]:
         raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
 
 
+def read_tokens(path: Path) -> tuple[SnapshotHeader, bytes]:
+    """Read and check a snapshot's header, length and token ids, not its arrays.
+
+    Returns:
+        The header and the prefix as little-endian int32.
+
+    Raises:
+        SnapshotCorrupt, SnapshotIncompatible, OSError: as `read_snapshot`.
+    """
+    try:
+        with open_regular(path) as (file, status):
+            header = _read_header(file, status)[0]
+            token_ids = bytearray(header.tokens.n_bytes)  # the first run, right behind the header
+            read_exactly(file, token_ids)
+        if xxhash.xxh3_128_hexdigest(token_ids) != header.tokens.xxh3:
+            raise SnapshotCorrupt("the token ids: the checksum is wrong")
+    except SnapshotError as err:
+        err.path = str(path)
+        raise
+    except EOFError as err:
+        raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
+    return header, bytes(token_ids)
+
+
 def refuse_foreign_folders(path: Path) -> None:
     """Refuse a snapshot whose two folders in the store are not real ones of our own.
 
