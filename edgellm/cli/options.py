@@ -23,7 +23,7 @@ from edgellm.core import Mode, Request, Sampling, Tier
 from edgellm.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from edgellm.core import Message
     from edgellm.runtime.session import SessionOptions
@@ -219,13 +219,23 @@ def gpu_layers(text: str) -> int | None:
     raise UsageError(f"--gpu-layers must be auto or a number from 0, not {text!r}")
 
 
-def with_options(options_class: type[T]) -> Callable[[Command], Command]:
+def with_options(
+    options_class: type[T], only: Collection[str] | None = None
+) -> Callable[[Command], Command]:
     """Give a command one flag for each field of a dataclass.
 
     The command takes its own parameters and `options`, an instance of the class.
+
+    Args:
+        options_class: the dataclass.
+        only: the fields that become flags, None for all; the others keep their defaults.
     """
     hints = get_type_hints(options_class, include_extras=True)
-    fields = dataclasses.fields(cast("Any", options_class))
+    fields = [
+        field
+        for field in dataclasses.fields(cast("Any", options_class))
+        if only is None or field.name in only
+    ]
     flags = [
         inspect.Parameter(
             field.name,
