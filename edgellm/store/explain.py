@@ -1,0 +1,218 @@
+"""Why the store has nothing for some tokens: what lies nearest, and in what it differs.
+
+Nothing is changed and no array is read but those of the one file that would be used: headers and
+token ids tell the rest. The work is bounded by `MAX_FILES`, the newest first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from edgellm.core import Tier
+from edgellm.errors import SnapshotCorrupt, SnapshotError
+from edgellm.store import names
+from edgellm.store.read import read_snapshot, read_tokens, refuse_foreign_folders
+from edgellm.store.tiers import serves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from edgellm.store.header import SnapshotHeader
+    from edgellm.store.names import TokenIds
+    from edgellm.store.state import Fingerprint
+
+MAX_FILES: Final = 4096
+HIT: Final = "hit"
+NOT_STORED: Final = "not_stored"
+_ALIKE: Final = 0.5  # of the pairs of neighbours in the shorter of two prompts
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A hard field of the fingerprint that differs; "" where a side has no such field."""
+
+    name: str
+    stored: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A snapshot that is not the one asked for.
+
+    Attributes:
+        path: where it lies.
+        tier: how it is kept.
+        created_s: when it was written, Unix seconds.
+        tokens: its prefix.
+        changes: hard fields in which it differs; empty where its tokens differ instead.
+        first_differing: index of the first token that differs, the shorter length where one prefix
+            begins with the other; None where the tokens are the same.
+        alike: whether it looks like an older form of the same prompt.
+    """
+
+    path: Path
+    tier: Tier
+    created_s: int
+    tokens: tuple[int, ...]
+    changes: tuple[FieldChange, ...] = ()
+    first_differing: int | None = None
+    alike: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What the store makes of some tokens.
+
+    Attributes:
+        code: `hit`, or the code of the miss.
+        problem: one phrase about the file that would be used; "" where there is none.
+        path: the only place where the snapshot may lie.
+        header: of the file there, if it has a good one.
+        near: the nearest other snapshot, where nothing is stored.
+        n_files: how many files were looked at.
+    """
+
+    code: str
+    problem: str
+    path: Path
+    header: SnapshotHeader | None = None
+    near: Near | None = None
+    n_files: int = 0
+
+
+def explain(
+    root: Path, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
+) -> Explanation:
+    """Return what a lookup of exactly these tokens would find, and if nothing, what is nearest.
+
+    Unlike a lookup it removes nothing, so that it can be asked again.
+
+    Args:
+        root: the store's folder; it may be missing.
+        fingerprint: of the engine as it is set now.
+        tokens: the prefix.
+        tier: the coarsest that serves.
+
+    Raises:
+        ValueError: a token id is no non-negative 32-bit number.
+    """
+    token_ids = names.token_ids(tokens)
+    path = names.path_of(root, fingerprint.digest(), token_ids)
+    code, problem, header = _judge(path, fingerprint, token_ids, tier)
+    if code != NOT_STORED:
+        return Explanation(code, problem, path, header)
+    near, n_files = _nearest(root, fingerprint, token_ids)
+    return Explanation(code, "", path, None, near, n_files)
+
+
+def _judge(
+    path: Path, fingerprint: Fingerprint, token_ids: bytes, tier: Tier
+) -> tuple[str, str, SnapshotHeader | None]:
+    """Read the file that would be used as a lookup would; return code, problem and header."""
+    header: SnapshotHeader | None = None
+    try:
+        refuse_foreign_folders(path)
+        header, found = read_tokens(path)
+        if header.fingerprint.digest() != fingerprint.digest() or found != token_ids:
+            return "foreign_tokens", "other tokens under this name", header
+        if not serves(header.tier, tier):
+            return "too_coarse", f"kept as {header.tier.value}, {tier.value} is asked", header
+        read_snapshot(path)
+    except FileNotFoundError:
+        return NOT_STORED, "", None
+    except SnapshotCorrupt as err:
+        return "corrupt", err.message, header
+    except SnapshotError as err:
+        return "incompatible", err.message, header
+    except OSError as err:
+        return "unreadable", err.strerror or str(err), header
+    except MemoryError:
+        return "no_memory", "not enough memory to read it", header
+    return HIT, "", header
+
+
+def _nearest(root: Path, fingerprint: Fingerprint, token_ids: bytes) -> tuple[Near | None, int]:
+    """Return the snapshot that differs least, and how many were looked at.
+
+    The same tokens under another fingerprint go before other tokens under the same one.
+    """
+    digest = fingerprint.digest()
+    asked = np.frombuffer(token_ids, "<i4")
+    pairs = _pairs(asked)
+    same_tokens: Near | None = None
+    best: tuple[int, Near] | None = None
+    n_files = 0
+    for n_files, path in enumerate(_newest_first(root), 1):  # noqa: B007  # counted for the caller
+        try:
+            header, found = read_tokens(path)
+        except (SnapshotError, OSError):
+            continue
+        ids = np.frombuffer(found, "<i4")
+        if found == token_ids:
+            changes = field_changes(header.fingerprint, fingerprint)
+            if changes and (same_tokens is None or len(changes) < len(same_tokens.changes)):
+                same_tokens = _near(path, header, ids, changes=changes)
+        elif header.fingerprint.digest() == digest:
+            shared = len(np.intersect1d(pairs, _pairs(ids), assume_unique=True))
+            first = _first_differing(asked, ids)
+            if best is None or (shared, first) > (best[0], best[1].first_differing or 0):
+                alike = shared >= _ALIKE * max(1, min(len(pairs), len(_pairs(ids))))
+                best = shared, _near(path, header, ids, first=first, alike=alike)
+    return same_tokens or (best[1] if best else None), n_files
+
+
+def field_changes(stored: Fingerprint, now: Fingerprint) -> tuple[FieldChange, ...]:
+    """Return the hard fields in which two fingerprints differ, by name."""
+    before, after = dict(stored.hard), dict(now.hard)
+    return tuple(
+        FieldChange(name, before.get(name, ""), after.get(name, ""))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+
+
+def _near(
+    path: Path,
+    header: SnapshotHeader,
+    ids: NDArray[np.int32],
+    *,
+    changes: tuple[FieldChange, ...] = (),
+    first: int | None = None,
+    alike: bool = True,
+) -> Near:
+    tokens = tuple(int(token) for token in ids)
+    return Near(path, header.tier, header.created_s, tokens, changes, first, alike)
+
+
+def _newest_first(root: Path) -> Iterator[Path]:
+    """Give the store's files, at most `MAX_FILES`, by their time of change."""
+    stamped = []
+    version = root / names.VERSION_DIR
+    for path in version.glob("*/*" + names.SUFFIX):
+        if names.is_folder_name(path.parent.name) and names.is_file_name(path.name):
+            try:
+                stamped.append((path.lstat().st_mtime_ns, str(path), path))
+            except OSError:  # evicted meanwhile
+                continue
+    stamped.sort(reverse=True)
+    return (path for _, _, path in stamped[:MAX_FILES])
+
+
+def _pairs(ids: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the pairs of neighbouring tokens, each once: what two forms of a prompt share."""
+    wide = ids.astype(np.int64)
+    pairs: NDArray[np.int64] = np.unique((wide[:-1] << 32) | wide[1:])
+    return pairs
+
+
+def _first_differing(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
+    n = min(len(left), len(right))
+    differ = np.flatnonzero(left[:n] != right[:n])
+    return int(differ[0]) if differ.size else n
