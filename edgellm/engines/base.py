@@ -60,6 +60,7 @@ class EngineSettings:
         flash_attention: `auto` lets the engine choose; the resolved value is in the fingerprint.
         repack: let weights be copied into the layout this CPU computes fastest with; off takes less
             memory, for a few tokens only.
+        adapters: LoRA adapters, path and scale of each, in the order in which they are added.
     """
 
     n_batch: int = 512
@@ -68,6 +69,7 @@ class EngineSettings:
     kv_type: str = "f16"
     flash_attention: FlashAttention = "auto"
     repack: bool = True
+    adapters: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ DEFAULT_ALIGNMENT: Final = 32
 _MAX_ALIGNMENT: Final = 1 << 20
 _MIN_PAIR_BYTES: Final = 8 + 1 + 4 + 1  # key length, key, type, value
 _MIN_TENSOR_BYTES: Final = 8 + 1 + 4 + 4 + 8  # name length, name, dims, type, offset
+FLOAT32: Final = 6
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _NUMBERS: Final = {
     0: "<u1",
@@ -54,7 +55,7 @@ _NUMBERS: Final = {
     3: "<i2",
     4: "<u4",
     5: "<i4",
-    6: "<f4",
+    FLOAT32: "<f4",
     10: "<u8",
     11: "<i8",
     12: "<f8",
@@ -89,6 +90,7 @@ class GgufHeader:
         version: 2 or 3.
         metadata: key to value; arrays of numbers are read-only numpy arrays, arrays of strings are
             `StringArray`; text that is no UTF-8 shows U+FFFD.
+        kinds: key to the format's number of the value's type, such as `FLOAT32`.
         tensors: the table, in file order.
         data_start: offset of the first weight in the file.
         alignment: of every tensor, in bytes.
@@ -99,6 +101,7 @@ class GgufHeader:
     path: str
     version: int
     metadata: Mapping[str, Value]
+    kinds: Mapping[str, int]
     tensors: tuple[TensorInfo, ...]
     data_start: int
     alignment: int
@@ -140,13 +143,15 @@ def _read(cursor: Cursor, path: str, file_bytes: int) -> GgufHeader:
             f"at most {MAX_TENSORS} and {MAX_PAIRS} are read"
         )
     metadata: dict[str, Value] = {}
+    kinds: dict[str, int] = {}
     for i in range(n_pairs):
         cursor.where = f"metadata key {i}"
         key = _name(cursor, MAX_KEY_BYTES)
         if key in metadata:
             raise cursor.corrupt(f"{key!r} is there twice")
         cursor.where = f"metadata {key!r}"
-        metadata[key] = _value(cursor)
+        kinds[key] = cursor.u32()
+        metadata[key] = _value(cursor, kinds[key])
     alignment = _alignment(cursor, metadata)
     tensors = _tensors(cursor, n_tensors, alignment)
     data_start = _padded(cursor.pos, alignment)
@@ -159,6 +164,7 @@ def _read(cursor: Cursor, path: str, file_bytes: int) -> GgufHeader:
         path=path,
         version=version,
         metadata=MappingProxyType(metadata),
+        kinds=MappingProxyType(kinds),
         tensors=tensors,
         data_start=data_start,
         alignment=alignment,
@@ -196,8 +202,7 @@ def _name(cursor: Cursor, max_bytes: int) -> str:
         raise cursor.corrupt(f"the name {raw[:40]!r} is not UTF-8") from err
 
 
-def _value(cursor: Cursor) -> Value:
-    kind = cursor.u32()
+def _value(cursor: Cursor, kind: int) -> Value:
     if kind in _NUMBERS:
         number = cursor.numbers(_NUMBERS[kind], 1)[0]
         return float(number) if number.dtype.kind == "f" else int(number)

@@ -60,6 +60,7 @@ class Context:
         self._ctx = self._lib.llama_init_from_model(model, params)
         if not self._ctx:
             raise _open_error(engine, n_ctx)
+        engine.adapters.apply(engine.library, self._ctx)
         self._memory = self._lib.llama_get_memory(self._ctx)
         self._batch = self._lib.llama_batch_init(self.n_batch, 0, 1)
         self._arrays = _batch_arrays(self._batch, self.n_batch)

@@ -18,11 +18,13 @@ import numpy as np
 
 from edgellm.engines.base import EngineFacts
 from edgellm.engines.llamacpp import blob, facts
+from edgellm.engines.llamacpp.adapters import Adapters
 from edgellm.engines.llamacpp.context import ABORTED, Context
 from edgellm.engines.llamacpp.library import load
 from edgellm.engines.llamacpp.vocabulary import Vocabulary
 from edgellm.errors import (
     Cancelled,
+    DoesNotFit,
     EngineFailed,
     ModelCorrupt,
     PromptTooLong,
@@ -55,14 +57,16 @@ class LlamaCppEngine:
         """Load the model.
 
         Raises:
-            ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused, before loading or by
-                the library.
+            ModelNotFound, ModelCorrupt, ModelUnsupported: the file, or a LoRA adapter's, is refused,
+                before loading or by the library.
             EngineUnavailable: the library is not installed.
             DoesNotFit: the weights do not fit the memory.
             UsageError: the settings contradict each other.
         """
         self._kv_type = facts.check_settings(settings)
-        header, self.model = checked_model(path)
+        header, model = checked_model(path)
+        self.adapters = Adapters(settings.adapters, header)
+        self.model = dataclasses.replace(model, warnings=(*model.warnings, *self.adapters.warnings))
         self.kv_size = kv_size(header, self.model)
         self.library = load()
         self.settings = settings
@@ -73,7 +77,8 @@ class LlamaCppEngine:
         self._vocabulary = Vocabulary(self.library, self._model)
         self._context: Context | None = None
         self._cancel = ctypes.create_string_buffer(2)  # see Context: the abort callback reads it
-        self._block = facts.snapshot_block(self.library, self._model, self.model)
+        block = facts.snapshot_block(self.library, self._model, self.model)
+        self._block = block or self.adapters.snapshot_block()
 
     def _load(self, path: Path) -> Any:
         lib = self.library.lib
@@ -96,7 +101,8 @@ class LlamaCppEngine:
             raise facts.load_error(self.model, self.library.version, reason)
         try:
             self._identity.check_unchanged()
-        except ModelCorrupt:
+            self.adapters.load(self.library, model)
+        except (ModelCorrupt, DoesNotFit):
             lib.llama_model_free(model)
             raise
         return model

@@ -225,7 +225,7 @@ def fingerprint(engine: LlamaCppEngine, context: Context, content: str) -> Finge
     """Return everything that changes the numbers in the memory, and what changes their rounding."""
     settings, library = engine.settings, engine.library
     hard = {
-        "adapters": "none",
+        "adapters": engine.adapters.identity(),
         "attention_rotation": os.environ.get(_ROTATION_VARIABLE, ""),
         "engine": f"llama.cpp {library.version} ggml {library.commit}",
         "flash_attention": context.flash_attention,
