@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from edgellm.store.files import Files
     from edgellm.store.read import Snapshot
 
     Remedy = Callable[[], None]
@@ -51,7 +52,7 @@ class _Problem:
     remedy: Remedy | None = None
 
 
-def check_store(root: Path, *, fix: bool, clock: Callable[[], float]) -> list[Finding]:
+def check_store(files: Files, *, fix: bool, clock: Callable[[], float]) -> list[Finding]:
     """Read every snapshot completely and report what is wrong.
 
     Costs one read of the whole store. Reported and, with `fix`, mended: files that fail a check,
@@ -60,11 +61,11 @@ def check_store(root: Path, *, fix: bool, clock: Callable[[], float]) -> list[Fi
     Only reported: unknown files and versions, files of other users, files that need a later version.
 
     Args:
-        root: the store's folder; it may be missing.
+        files: of the store; its folder may be missing.
         fix: mend what can be mended.
         clock: gives the time to judge temporaries by, Unix seconds.
     """
-    return [_finding(problem, fix) for problem in _walk(root, clock)]
+    return [_finding(problem, fix) for problem in _walk(files, clock)]
 
 
 def _finding(problem: _Problem, fix: bool) -> Finding:
@@ -78,7 +79,8 @@ def _finding(problem: _Problem, fix: bool) -> Finding:
     return Finding(problem.path, problem.text, fixed=True)
 
 
-def _walk(root: Path, clock: Callable[[], float]) -> Iterator[_Problem]:
+def _walk(files: Files, clock: Callable[[], float]) -> Iterator[_Problem]:
+    root = files.root
     if not root.exists():
         return
     yield from _mode(root, PRIVATE_DIR_MODE)
@@ -93,7 +95,7 @@ def _walk(root: Path, clock: Callable[[], float]) -> Iterator[_Problem]:
                 continue
             yield from _mode(folder, PRIVATE_DIR_MODE)
             for path in _children(folder):
-                yield from _entry(path, clock)
+                yield from _entry(files, path, clock)
 
 
 def _children(folder: Path) -> list[Path]:
@@ -110,7 +112,7 @@ def _mode(path: Path, wanted: int) -> Iterator[_Problem]:
         yield _Problem(path, f"open to others (mode {mode:04o})", lambda: path.chmod(wanted))
 
 
-def _entry(path: Path, clock: Callable[[], float]) -> Iterator[_Problem]:
+def _entry(files: Files, path: Path, clock: Callable[[], float]) -> Iterator[_Problem]:
     """Judge one name in a folder of snapshots; it may vanish at any moment."""
     try:
         status = path.lstat()
@@ -124,10 +126,10 @@ def _entry(path: Path, clock: Callable[[], float]) -> Iterator[_Problem]:
     elif not names.is_file_name(path.name):
         yield _Problem(path, "not a file of this store")
     else:
-        yield from _snapshot(path, status)
+        yield from _snapshot(files, path, status)
 
 
-def _snapshot(path: Path, status: os.stat_result) -> Iterator[_Problem]:
+def _snapshot(files: Files, path: Path, status: os.stat_result) -> Iterator[_Problem]:
     if stat.S_ISLNK(status.st_mode):
         yield _Problem(path, "a link", path.unlink)
         return
@@ -139,7 +141,7 @@ def _snapshot(path: Path, status: os.stat_result) -> Iterator[_Problem]:
         return
     yield from _mode(path, PRIVATE_FILE_MODE)
     try:
-        snapshot = read_snapshot(path)
+        snapshot = read_snapshot(path, open_file=files.opened)
     except FileNotFoundError:
         return
     except SnapshotCorrupt as err:
@@ -149,11 +151,9 @@ def _snapshot(path: Path, status: os.stat_result) -> Iterator[_Problem]:
     except OSError as err:
         yield _Problem(path, f"unreadable: {err.strerror or err}")
     else:
-        if not _in_place(path, snapshot):
+        if not _in_place(files, path, snapshot):
             yield _Problem(path, "lies under a wrong name", path.unlink)
 
 
-def _in_place(path: Path, snapshot: Snapshot) -> bool:
-    digest = snapshot.header.fingerprint.digest()
-    root = path.parent.parent.parent
-    return path == names.path_of(root, digest, snapshot.token_ids)
+def _in_place(files: Files, path: Path, snapshot: Snapshot) -> bool:
+    return path == files.path(snapshot.header.fingerprint.digest(), snapshot.token_ids)

@@ -14,7 +14,8 @@ import numpy as np
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.store import names
-from edgellm.store.read import read_snapshot, read_tokens, refuse_foreign_folders
+from edgellm.store.files import refuse_foreign_folders
+from edgellm.store.read import read_snapshot, read_tokens
 from edgellm.store.tiers import serves
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ TokenIds: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 
 VERSION_DIR: Final = "v1"
 SUFFIX: Final = ".ekv"
+TOKEN_BYTES: Final = 4
 _FOLDER: Final = re.compile(r"[0-9a-f]{16}")
 _FILE: Final = re.compile(r"[0-9a-f]{32}\.ekv")
 _MAX_TOKEN: Final = (1 << 31) - 1

@@ -6,21 +6,19 @@ process. Memory is taken only after header and file agree on the length to the b
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import xxhash
 
-from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
-from edgellm.fileio import open_regular, read_exactly
+from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.store import layout
 from edgellm.store.codec import unpack_state
+from edgellm.store.files import open_plain
 from edgellm.store.header import parse_header
 from edgellm.store.runs import aligned
-from edgellm.store.state import PackedPart, PackedSection, PackedState, Section
+from edgellm.store.state import Anchor, PackedPart, PackedSection, PackedState, Section
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,11 +26,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edgellm.store.files import Opener, OpenFile
     from edgellm.store.header import Extent, SectionRow, SnapshotHeader
-    from edgellm.store.state import KVState
+    from edgellm.store.state import KVState, Landing
 
 _DTYPES: Final = {1: "<u1", 2: "<u2", 4: "<u4"}
-_WRITABLE_BY_OTHERS: Final = 0o022
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +43,30 @@ class Snapshot:
         token_ids: the prefix as little-endian int32.
         state: the memory; its arrays are views into one buffer of this object, and another where
             sections were packed.
+        anchor: what a longer snapshot may lean on.
     """
 
     header: SnapshotHeader
     n_bytes: int
     token_ids: bytes
     state: KVState
+    anchor: Anchor
 
 
 def read_snapshot(
-    path: Path, accept: Callable[[SnapshotHeader], None] = lambda _: None
+    path: Path,
+    accept: Callable[[SnapshotHeader], None] = lambda _: None,
+    *,
+    open_file: Opener = open_plain,
+    landing: Landing | None = None,
 ) -> Snapshot:
     """Read a whole snapshot.
 
     Args:
         path: the file; links are not followed.
         accept: is given the header before the arrays are read, and raises to stop.
+        open_file: opens a file of the store.
+        landing: gives the memory to read into, or None for fresh arrays.
 
     Raises:
         SnapshotCorrupt: the file fails a check.
@@ -68,10 +74,10 @@ def read_snapshot(
         OSError: it cannot be opened or read.
     """
     try:
-        with open_regular(path) as (file, status):
-            header, digest = _read_header(file, status)
+        with open_file(path) as file:
+            header, digest = _read_header(file)
             accept(header)
-            data = _read_data(file, status, header, digest)
+            data = _read_data(file, header, digest)
         state = _state(header, data)
     except SnapshotError as err:
         err.path = str(path)
@@ -79,10 +85,11 @@ def read_snapshot(
     except EOFError as err:
         raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
     token_ids = _cut(data, header.tokens).tobytes()
-    return Snapshot(header, status.st_size, token_ids, state)
+    anchor = Anchor(path.stem, header.n_tokens, digest.hex())
+    return Snapshot(header, file.status.st_size, token_ids, state, anchor)
 
 
-def read_info(path: Path) -> tuple[SnapshotHeader, int]:
+def read_info(path: Path, *, open_file: Opener = open_plain) -> tuple[SnapshotHeader, int]:
     """Read and check a snapshot's header and length, not its arrays.
 
     Returns:
@@ -92,8 +99,8 @@ def read_info(path: Path) -> tuple[SnapshotHeader, int]:
         SnapshotCorrupt, SnapshotIncompatible, OSError: as `read_snapshot`.
     """
     try:
-        with open_regular(path) as (file, status):
-            return _read_header(file, status)[0], status.st_size
+        with open_file(path) as file:
+            return _read_header(file)[0], file.status.st_size
     except SnapshotError as err:
         err.path = str(path)
         raise
@@ -101,7 +108,7 @@ def read_info(path: Path) -> tuple[SnapshotHeader, int]:
         raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
 
 
-def read_tokens(path: Path) -> tuple[SnapshotHeader, bytes]:
+def read_tokens(path: Path, *, open_file: Opener = open_plain) -> tuple[SnapshotHeader, bytes]:
     """Read and check a snapshot's header, length and token ids, not its arrays.
 
     Returns:
@@ -111,10 +118,10 @@ def read_tokens(path: Path) -> tuple[SnapshotHeader, bytes]:
         SnapshotCorrupt, SnapshotIncompatible, OSError: as `read_snapshot`.
     """
     try:
-        with open_regular(path) as (file, status):
-            header = _read_header(file, status)[0]
+        with open_file(path) as file:
+            header = _read_header(file)[0]
             token_ids = bytearray(header.tokens.n_bytes)  # the first run, right behind the header
-            read_exactly(file, token_ids)
+            file.fill(token_ids)
         if xxhash.xxh3_128_hexdigest(token_ids) != header.tokens.xxh3:
             raise SnapshotCorrupt("the token ids: the checksum is wrong")
     except SnapshotError as err:
@@ -125,32 +132,17 @@ def read_tokens(path: Path) -> tuple[SnapshotHeader, bytes]:
     return header, bytes(token_ids)
 
 
-def refuse_foreign_folders(path: Path) -> None:
-    """Refuse a snapshot whose two folders in the store are not real ones of our own.
-
-    Raises:
-        SnapshotIncompatible: one is a link or belongs to somebody else.
-        OSError: one is not there or cannot be looked at.
-    """
-    for folder in (path.parent.parent, path.parent):
-        status = folder.lstat()
-        if stat.S_ISLNK(status.st_mode):
-            raise SnapshotIncompatible(f"the folder {folder} is a link")
-        _refuse_owner(status, f"the folder {folder}")
-
-
-def _read_header(file: BinaryIO, status: os.stat_result) -> tuple[SnapshotHeader, bytes]:
+def _read_header(file: OpenFile) -> tuple[SnapshotHeader, bytes]:
     """Read up to the first section; the file's length is checked against the header."""
-    _refuse_strangers(status)
     preamble = bytearray(layout.PREAMBLE.size)
-    read_exactly(file, preamble)
+    file.fill(preamble)
     magic, header_bytes = layout.PREAMBLE.unpack(preamble)
     if magic != layout.MAGIC:  # a later one would lie in a folder of its own
         raise SnapshotCorrupt("not a snapshot")
-    if header_bytes > min(layout.MAX_HEADER_BYTES, status.st_size):
-        raise SnapshotCorrupt(f"a header of {header_bytes} bytes in a file of {status.st_size}")
+    if header_bytes > min(layout.MAX_HEADER_BYTES, file.n_bytes):
+        raise SnapshotCorrupt(f"a header of {header_bytes} bytes in a file of {file.n_bytes}")
     rest = bytearray(layout.data_start(header_bytes) - len(preamble))
-    read_exactly(file, rest)
+    file.fill(rest)
     encoded = bytes(rest[:header_bytes])
     digest = bytes(rest[header_bytes : header_bytes + layout.DIGEST_BYTES])
     if xxhash.xxh3_128_digest(bytes(preamble) + encoded) != digest:
@@ -160,35 +152,17 @@ def _read_header(file: BinaryIO, status: os.stat_result) -> tuple[SnapshotHeader
     header = parse_header(encoded)
     layout.check_layout(header)
     expected = layout.file_bytes(header, header_bytes)
-    if status.st_size != expected:
-        raise SnapshotCorrupt(f"the header says {expected} bytes, the file has {status.st_size}")
+    if file.n_bytes != expected:
+        raise SnapshotCorrupt(f"the header says {expected} bytes, the file has {file.n_bytes}")
     return header, digest
 
 
-def _refuse_strangers(status: os.stat_result) -> None:
-    """Refuse files that somebody else could change while they are in use."""
-    if status.st_nlink > 1:
-        raise SnapshotIncompatible(f"the file has {status.st_nlink} names")
-    _refuse_owner(status, "the file")
-    if os.name != "nt" and status.st_mode & _WRITABLE_BY_OTHERS:
-        mode = stat.S_IMODE(status.st_mode)
-        raise SnapshotIncompatible(f"others may change the file (mode {mode:04o})")
-
-
-def _refuse_owner(status: os.stat_result, what: str) -> None:
-    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
-        raise SnapshotIncompatible(f"{what} belongs to user {status.st_uid}")
-
-
-def _read_data(
-    file: BinaryIO, status: os.stat_result, header: SnapshotHeader, digest: bytes
-) -> NDArray[np.uint8]:
-    n_bytes = layout.data_bytes(header)
-    data = np.empty(n_bytes, np.uint8)
-    read_exactly(file, data.data)
+def _read_data(file: OpenFile, header: SnapshotHeader, digest: bytes) -> NDArray[np.uint8]:
+    data = np.empty(layout.data_bytes(header), np.uint8)
+    file.fill(data.data)
     footer = bytearray(layout.FOOTER.size)
-    read_exactly(file, footer)
-    if footer != layout.FOOTER.pack(layout.END_MAGIC, status.st_size, digest):
+    file.fill(footer)
+    if footer != layout.FOOTER.pack(layout.END_MAGIC, file.n_bytes, digest):
         raise SnapshotCorrupt("the footer is wrong")
     for i, extent in enumerate(header.extents()):
         content = _cut(data, extent)

@@ -9,100 +9,31 @@ is one file for each prefix, of whatever tier.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgellm.core import Tier
-from edgellm.errors import DoesNotFit, SnapshotCorrupt, SnapshotError, SnapshotIncompatible
-from edgellm.fileio import PRIVATE_DIR_MODE, no_fault, private_dir, process_alive, temp_owner
-from edgellm.store import names
+from edgellm.errors import SnapshotError
+from edgellm.fileio import no_fault
+from edgellm.store import folder, names
+from edgellm.store.answers import Hit, Miss, MissCode, Saved, Skipped, SnapshotInfo
 from edgellm.store.checkup import check_store
-from edgellm.store.read import read_info, read_snapshot, refuse_foreign_folders
-from edgellm.store.tiers import serves
-from edgellm.store.write import plan, tier_of, write_snapshot
+from edgellm.store.files import Files
+from edgellm.store.finding import find, info_of
+from edgellm.store.read import read_info
+from edgellm.store.saving import store_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from edgellm.fileio import Fault
     from edgellm.store.checkup import Finding
-    from edgellm.store.header import SnapshotHeader
     from edgellm.store.keys import StoreKey
     from edgellm.store.names import TokenIds
-    from edgellm.store.state import Fingerprint, KVState, PackedState
+    from edgellm.store.state import Anchor, Fingerprint, KVState, Landing, PackedState
 
-
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
-    """What a snapshot file says of itself.
-
-    Attributes:
-        key: its name without the extension.
-        path: where it lies.
-        fields: the hard fields of its fingerprint: model, engine, settings.
-        n_tokens: length of the prefix.
-        n_bytes: length of the file.
-        created_s: when it was written, Unix seconds.
-        tier: how it is stored.
-    """
-
-    key: str
-    path: Path
-    fields: tuple[tuple[str, str], ...]
-    n_tokens: int
-    n_bytes: int
-    created_s: int
-    tier: Tier = Tier.EXACT
-
-    def field(self, name: str) -> str:
-        """Return one field of the fingerprint, or "" without it."""
-        return dict(self.fields).get(name, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A snapshot that passed every check.
-
-    Attributes:
-        state: the memory as it was saved, unpacked where the tier packs, in fresh arrays.
-        info: about the file.
-        soft_changes: what differs now and may change the rounding, such as `threads: 4, now 2`.
-    """
-
-    state: KVState
-    info: SnapshotInfo
-    soft_changes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """No usable snapshot; `reason` is one phrase, such as `not stored` or `corrupt: ...`."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A snapshot was written: where, and how long it is."""
-
-    path: Path
-    n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A snapshot was not written.
-
-    Attributes:
-        reason: one phrase.
-        failed: whether something is wrong, such as the disk; False where nothing was to be done.
-    """
-
-    reason: str
-    failed: bool = False
+__all__ = ["Hit", "Miss", "MissCode", "Saved", "Skipped", "SnapshotInfo", "SnapshotStore"]
 
 
 class SnapshotStore:
@@ -125,7 +56,7 @@ class SnapshotStore:
     ) -> None:
         self.root = root
         self.secret = key
-        self._fault = fault
+        self._files = Files(root, secret=key, fault=fault)
         self._clock = clock
         self._swept = False
 
@@ -135,10 +66,15 @@ class SnapshotStore:
         Raises:
             ValueError: a token id is no non-negative 32-bit number.
         """
-        return names.key_of(fingerprint.digest(), names.token_ids(tokens), self.secret)
+        return self._files.key(fingerprint.digest(), names.token_ids(tokens))
 
     def lookup(
-        self, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
+        self,
+        fingerprint: Fingerprint,
+        tokens: TokenIds,
+        tier: Tier = Tier.EXACT,
+        *,
+        landing: Landing | None = None,
     ) -> Hit | Miss:
         """Return the state saved for exactly these tokens, or why there is none.
 
@@ -146,80 +82,108 @@ class SnapshotStore:
         Reads and verifies the whole file. A file that fails a check is removed, and so is, at the
         first use of the store, what killed writers left behind.
 
+        Args:
+            fingerprint: of the engine that asks.
+            tokens: the prefix.
+            tier: the coarsest that will do.
+            landing: gives the memory to read into; what it gave is the hit's `state`, and is left
+                half filled by a miss.
+
         Raises:
             ValueError: a token id is no non-negative 32-bit number.
         """
-        token_ids = names.token_ids(tokens)
-        digest = fingerprint.digest()
-        path = names.path_of(self.root, digest, token_ids, self.secret)
+        ids = names.token_ids(tokens)
         self._sweep_once()
+        return find(self._files, fingerprint, ids, tier, landing)
 
-        def accept(header: SnapshotHeader) -> None:
-            _belongs(header, digest, token_ids)
-            if not serves(header.tier, tier):
-                raise _TooCoarse(f"kept as {header.tier.value}, {tier.value} is asked")
+    def longest(
+        self,
+        fingerprint: Fingerprint,
+        tokens: TokenIds,
+        cuts: Sequence[int],
+        tier: Tier = Tier.EXACT,
+        *,
+        landing: Landing | None = None,
+    ) -> Hit | Miss:
+        """Return the state of the longest stored `tokens[:cut]`, or why the longest is missing.
 
-        try:
-            refuse_foreign_folders(path)
-            found = read_snapshot(path, accept)
-        except FileNotFoundError:
-            return Miss("not stored")
-        except SnapshotCorrupt as err:
-            with contextlib.suppress(OSError):
-                path.unlink()
-            return Miss(f"corrupt: {err.message}")
-        except _TooCoarse as err:
-            return Miss(err.message)
-        except SnapshotError as err:
-            return Miss(f"incompatible: {err.message}")
-        except OSError as err:
-            return Miss(f"unreadable: {err.strerror or err}")
-        except MemoryError:
-            return Miss("not enough memory to read it")
-        if found.token_ids != token_ids:  # the hash found it, the tokens decide
-            return Miss("incompatible: other tokens under this name")
-        info = _info(path, found.header, found.n_bytes)
-        return Hit(found.state, info, _soft_changes(found.header.fingerprint, fingerprint))
+        Args:
+            fingerprint: of the engine that asks.
+            tokens: the whole prompt.
+            cuts: lengths of prefixes, in any order.
+            tier: as in `lookup`.
+            landing: as in `lookup`.
+
+        Raises:
+            ValueError: a token id is no non-negative 32-bit number, or there is no such prefix.
+        """
+        ids = names.token_ids(tokens)
+        n_tokens = len(ids) // names.TOKEN_BYTES
+        if not all(0 < cut <= n_tokens for cut in cuts):
+            raise ValueError(f"cuts {list(cuts)} of {n_tokens} tokens")
+        self._sweep_once()
+        first_miss = None
+        for cut in sorted(set(cuts), reverse=True):
+            prefix = ids[: cut * names.TOKEN_BYTES]
+            found = find(self._files, fingerprint, prefix, tier, landing)
+            if isinstance(found, Hit):
+                return found
+            first_miss = first_miss or found
+        return first_miss or Miss("no prefix to look for", "not_stored")
+
+    def by_text(self, fingerprint: Fingerprint, text_sha256: str) -> tuple[int, ...] | None:
+        """Return the token ids of the snapshot that was saved with this text hash, or None.
+
+        A hash finds, the tokens decide: the caller compares their text with its own.
+
+        Args:
+            fingerprint: of the engine that asks.
+            text_sha256: 64 hex digits.
+        """
+        return None
 
     def save(
-        self, fingerprint: Fingerprint, tokens: TokenIds, state: KVState | PackedState
+        self,
+        fingerprint: Fingerprint,
+        tokens: TokenIds,
+        state: KVState | PackedState,
+        *,
+        base: Anchor | None = None,
+        lossless: bool = False,
+        text_sha256: str = "",
     ) -> Saved | Skipped:
         """Write the state after exactly these tokens, unless it is there already.
 
         What is there already is a file of the same tier or of a finer one; a coarser one is replaced.
 
+        Args:
+            fingerprint: of the engine that made the state.
+            tokens: the prefix.
+            state: the memory after it, as its tier keeps it.
+            base: a stored snapshot of the first of these tokens, whose rows are bit for bit those
+                of `state`: only the rows after it are written, where that is possible.
+            lossless: spend time to make the file smaller; the bits stay.
+            text_sha256: 64 hex digits, the hash under which `by_text` finds it, or "".
+
         Raises:
             ValueError: a token id is no non-negative 32-bit number.
         """
-        token_ids = names.token_ids(tokens)
-        digest = fingerprint.digest()
-        path = names.path_of(self.root, digest, token_ids, self.secret)
+        ids = names.token_ids(tokens)
         self._sweep_once()
-        try:
-            if self._is_stored(path, digest, token_ids, tier_of(state)):
-                return Skipped("already stored")
-            header = plan(fingerprint, token_ids, state, int(self._clock()))
-            self._make_folder(path.parent)
-            return Saved(path, write_snapshot(path, header, token_ids, state, fault=self._fault))
-        except (SnapshotError, DoesNotFit) as err:
-            return Skipped(err.message, failed=True)
-        except OSError as err:
-            return Skipped(f"cannot write: {err.strerror or err} in {self.root}", failed=True)
-        except MemoryError:
-            return Skipped("not enough memory to write it", failed=True)
+        return store_state(self._files, fingerprint, ids, state, int(self._clock()))
 
     def entries(self) -> Iterator[SnapshotInfo]:
         """Give every snapshot with a good header, ordered by folder and name.
 
         Only headers are read. Files that cannot be used are left out; `check` names them.
         """
-        for path in self._files():
+        for path in folder.snapshots_in(self.root):
             with contextlib.suppress(SnapshotError, OSError):
-                yield _info(path, *read_info(path))
+                yield info_of(path, *read_info(path, open_file=self._files.opened))
 
     def check(self, *, fix: bool = False) -> list[Finding]:
         """Read every file completely and report what is wrong; see `check_store`."""
-        return check_store(self.root, fix=fix, clock=self._clock)
+        return check_store(self._files, fix=fix, clock=self._clock)
 
     def remove(self, keys: Collection[str] | None = None) -> int:
         """Delete the snapshots of these keys, or all of them with what writers left behind.
@@ -230,94 +194,9 @@ class SnapshotStore:
         Raises:
             SnapshotError: one could not be deleted.
         """
-        n_removed = 0
-        for path in self._files(temps=keys is None):
-            if keys is not None and path.stem not in keys:
-                continue
-            try:
-                path.unlink()
-            except FileNotFoundError:
-                continue
-            except OSError as err:
-                raise SnapshotError(f"cannot be deleted: {err.strerror}", path=path) from err
-            n_removed += path.suffix == names.SUFFIX
-            with contextlib.suppress(OSError):
-                path.parent.rmdir()  # works only on an empty folder
-        return n_removed
-
-    def _files(self, *, temps: bool = False) -> Iterator[Path]:
-        for path in self._names():
-            if names.is_file_name(path.name) or (temps and temp_owner(path) is not None):
-                yield path
-
-    def _names(self) -> Iterator[Path]:
-        """List what lies in the store's own folders; a link leads out of the store."""
-        version = self.root / names.VERSION_DIR
-        if version.is_symlink():
-            return
-        for folder in sorted(version.glob("*")):
-            if names.is_folder_name(folder.name) and not folder.is_symlink():
-                yield from sorted(folder.glob("*"))
-
-    def _is_stored(self, path: Path, digest: str, token_ids: bytes, tier: Tier) -> bool:
-        try:
-            refuse_foreign_folders(path)
-            header = read_info(path)[0]
-            _belongs(header, digest, token_ids)
-        except (SnapshotError, OSError):
-            return False
-        return serves(header.tier, tier)
-
-    def _make_folder(self, folder: Path) -> None:
-        self._fault("mkdir", str(folder))
-        private_dir(folder)
-        for level in (folder, folder.parent):
-            if level.is_symlink():
-                raise SnapshotIncompatible(f"the folder {level} is a link")
-            level.chmod(PRIVATE_DIR_MODE)  # a copied home may have opened it
+        return folder.remove_files(self.root, keys)
 
     def _sweep_once(self) -> None:
-        """Remove what killed writers left behind: names only, no file is opened."""
-        if self._swept:
-            return
-        self._swept = True
-        with contextlib.suppress(OSError):  # a store that cannot be listed
-            for path in self._names():
-                owner = temp_owner(path)
-                if owner is not None and not process_alive(owner):
-                    with contextlib.suppress(OSError):
-                        path.unlink()
-
-
-class _TooCoarse(SnapshotIncompatible):
-    """A whole snapshot that somebody with less to ask could use."""
-
-
-def _belongs(header: SnapshotHeader, digest: str, token_ids: bytes) -> None:
-    """Refuse a whole snapshot that is not the one that was asked for."""
-    if header.fingerprint.digest() != digest:
-        raise SnapshotIncompatible("another model or engine under this name")
-    if header.tokens_sha256 != hashlib.sha256(token_ids).hexdigest():
-        raise SnapshotIncompatible("other tokens under this name")
-
-
-def _info(path: Path, header: SnapshotHeader, n_bytes: int) -> SnapshotInfo:
-    return SnapshotInfo(
-        key=path.stem,
-        path=path,
-        fields=header.fingerprint.hard,
-        n_tokens=header.n_tokens,
-        n_bytes=n_bytes,
-        created_s=header.created_s,
-        tier=header.tier,
-    )
-
-
-def _soft_changes(stored: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
-    before, after = dict(stored.soft), dict(now.soft)
-    names = sorted(before.keys() | after.keys())
-    return tuple(
-        f"{name}: {before.get(name, 'unknown')}, now {after.get(name, 'unknown')}"
-        for name in names
-        if before.get(name) != after.get(name)
-    )
+        if not self._swept:
+            self._swept = True
+            folder.sweep(self.root)

@@ -15,7 +15,6 @@ import xxhash
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotIncompatible
-from edgellm.fileio import AtomicWriter
 from edgellm.kernels import transpose_f16
 from edgellm.store import layout
 from edgellm.store.header import Extent, PartRow, SectionRow, SnapshotHeader, parse_header
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from edgellm.fileio import Fault
+    from edgellm.store.files import Files
     from edgellm.store.state import Fingerprint, KVState, Section
 
     AnyState = KVState | PackedState
@@ -82,9 +81,12 @@ def tier_of(state: AnyState) -> Tier:
 
 
 def write_snapshot(
-    path: Path, header: SnapshotHeader, token_ids: bytes, state: AnyState, *, fault: Fault
-) -> int:
-    """Write a snapshot under its final name, whole or not at all, and return its length in bytes.
+    files: Files, path: Path, header: SnapshotHeader, token_ids: bytes, state: AnyState
+) -> tuple[int, str]:
+    """Write a snapshot under its final name, whole or not at all.
+
+    Returns:
+        The length of the file in bytes, and 32 hex digits: the checksum of its header.
 
     Raises:
         SnapshotIncompatible: the header is too long.
@@ -97,7 +99,7 @@ def write_snapshot(
     head = layout.PREAMBLE.pack(layout.MAGIC, len(encoded)) + encoded
     digest = xxhash.xxh3_128_digest(head)
     n_bytes = layout.file_bytes(header, len(encoded))
-    with AtomicWriter(path, fault=fault) as out:
+    with files.writer(path) as (file, out):
         out.write(_padded(head + digest))
         out.write(_padded(token_ids))
         for part in state.parts:
@@ -107,7 +109,7 @@ def write_snapshot(
                 if rest := -content.nbytes % ALIGN_BYTES:
                     out.write(bytes(rest))
         out.write(layout.FOOTER.pack(layout.END_MAGIC, n_bytes, digest))
-    return n_bytes
+    return file.n_bytes, digest.hex()
 
 
 def _row(section: Section | PackedSection, offset: int, tier: Tier) -> SectionRow:

@@ -1,0 +1,162 @@
+"""The one place where a store's files get their names, are opened for reading, and are written.
+
+An open file is read from front to back, with parts skipped, never anywhere else: so a file that
+lies in an envelope can be handed out by the same interface as a plain one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from edgellm.errors import SnapshotIncompatible
+from edgellm.fileio import AtomicWriter, no_fault, open_regular, read_exactly
+from edgellm.store import envelope, names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from edgellm.fileio import Fault
+    from edgellm.store.envelope import Sink
+    from edgellm.store.keys import StoreKey
+
+    Opener = Callable[[Path], "AbstractContextManager[OpenFile]"]
+
+_WRITABLE_BY_OTHERS: Final = 0o022
+
+
+class OpenFile:
+    """A file of the store, open at its first byte.
+
+    Attributes:
+        n_bytes: length of what can be read.
+        status: of the very file that is open.
+    """
+
+    def __init__(self, file: BinaryIO, n_bytes: int, status: os.stat_result) -> None:
+        self.n_bytes = n_bytes
+        self.status = status
+        self._file = file
+
+    def fill(self, into: bytearray | memoryview) -> None:
+        """Read as many bytes as `into` has.
+
+        Raises:
+            EOFError: the file ends before.
+            OSError: it cannot be read.
+        """
+        read_exactly(self._file, into)
+
+    def skip(self, n_bytes: int) -> None:
+        """Leave out the next bytes."""
+        self._file.seek(self._file.tell() + n_bytes)
+
+
+class Files:
+    """The files below one folder.
+
+    Args:
+        root: the folder.
+        secret: the key of the store, or None for plain files.
+        fault: called before each step that writes, for tests.
+    """
+
+    def __init__(
+        self, root: Path, *, secret: StoreKey | None = None, fault: Fault = no_fault
+    ) -> None:
+        self.root = root
+        self.secret = secret
+        self.fault = fault
+
+    def key(self, digest: str, ids: bytes) -> str:
+        """Return the key for a fingerprint's digest and token ids."""
+        return names.key_of(digest, ids, self.secret)
+
+    def path(self, digest: str, ids: bytes) -> Path:
+        """Return the only place where that snapshot may lie."""
+        return names.path_of(self.root, digest, ids, self.secret)
+
+    def opened(self, path: Path) -> AbstractContextManager[OpenFile]:
+        """Open a file for reading; see `open_plain`. A store with a key reads encrypted ones."""
+        return _open(path, self.secret)
+
+    @contextlib.contextmanager
+    def writer(self, path: Path) -> Iterator[tuple[AtomicWriter, Sink]]:
+        """Give a file that appears whole or not at all, and what takes its content.
+
+        With a key, the file is an encrypted one from its first byte to reach the disk.
+
+        Raises:
+            DoesNotFit: the disk is full.
+            OSError: the system refused.
+        """
+        with (
+            AtomicWriter(path, fault=self.fault) as file,
+            envelope.sealed(file, self.secret) as out,
+        ):
+            yield file, out
+
+
+def open_plain(path: Path) -> AbstractContextManager[OpenFile]:
+    """Open a file that is not encrypted.
+
+    Links are not followed, and nothing that others could change is opened.
+
+    Raises:
+        SnapshotIncompatible: it has a second name, another owner, lets others write, or is
+            encrypted.
+        OSError: it is not there, is a link, or is not a regular file.
+    """
+    return _open(path, None)
+
+
+@contextlib.contextmanager
+def _open(path: Path, secret: StoreKey | None) -> Iterator[OpenFile]:
+    with open_regular(path) as (file, status):
+        _refuse_strangers(status)
+        yield OpenFile(*envelope.opened(file, status.st_size, secret), status)
+
+
+def refuse_foreign_folders(path: Path) -> None:
+    """Refuse a snapshot whose two folders in the store are not real ones of our own.
+
+    Raises:
+        SnapshotIncompatible: one is a link or belongs to somebody else.
+        OSError: one is not there or cannot be looked at.
+    """
+    for folder in (path.parent.parent, path.parent):
+        status = folder.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            raise SnapshotIncompatible(f"the folder {folder} is a link")
+        _refuse_owner(status, f"the folder {folder}")
+
+
+def discard(path: Path, status: os.stat_result | None) -> None:
+    """Remove a file that is of no use, if it is still the one that was read.
+
+    Args:
+        path: its name; whoever has put another file there keeps it.
+        status: of the file that was read, or None to remove whatever is there.
+    """
+    with contextlib.suppress(OSError):
+        if status is None or os.path.samestat(path.lstat(), status):
+            path.unlink()
+
+
+def _refuse_strangers(status: os.stat_result) -> None:
+    """Refuse files that somebody else could change while they are in use."""
+    if status.st_nlink > 1:
+        raise SnapshotIncompatible(f"the file has {status.st_nlink} names")
+    _refuse_owner(status, "the file")
+    if os.name != "nt" and status.st_mode & _WRITABLE_BY_OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
+        raise SnapshotIncompatible(f"others may change the file (mode {mode:04o})")
+
+
+def _refuse_owner(status: os.stat_result, what: str) -> None:
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        raise SnapshotIncompatible(f"{what} belongs to user {status.st_uid}")

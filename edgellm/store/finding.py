@@ -1,0 +1,112 @@
+"""Finding one snapshot: whatever is on the disk, the answer is a hit that is right, or a miss."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
+from edgellm.store.answers import Hit, Miss, SnapshotInfo
+from edgellm.store.files import discard, refuse_foreign_folders
+from edgellm.store.read import read_snapshot
+from edgellm.store.tiers import serves
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgellm.core import Tier
+    from edgellm.store.answers import MissCode
+    from edgellm.store.files import Files
+    from edgellm.store.header import SnapshotHeader
+    from edgellm.store.state import Fingerprint, Landing
+
+
+class TooCoarse(SnapshotIncompatible):
+    """A whole snapshot that somebody with less to ask could use."""
+
+
+class ForeignTokens(SnapshotIncompatible):
+    """A whole snapshot of other tokens."""
+
+
+def find(
+    files: Files, fingerprint: Fingerprint, ids: bytes, tier: Tier, landing: Landing | None
+) -> Hit | Miss:
+    """Read and verify the snapshot of exactly these tokens; see `SnapshotStore.lookup`.
+
+    Args:
+        files: of the store.
+        fingerprint: of the engine that asks.
+        ids: the prefix as little-endian int32.
+        tier: the coarsest that will do.
+        landing: where the engine wants the rows, or None for fresh arrays.
+    """
+    digest = fingerprint.digest()
+    path = files.path(digest, ids)
+
+    def accept(header: SnapshotHeader) -> None:
+        refuse_others(header, digest, ids)
+        if not serves(header.tier, tier):
+            raise TooCoarse(f"kept as {header.tier.value}, {tier.value} is asked")
+
+    try:
+        refuse_foreign_folders(path)
+        found = read_snapshot(path, accept, open_file=files.opened, landing=landing)
+    except (SnapshotError, OSError, MemoryError) as err:
+        return _miss(path, err)
+    if found.token_ids != ids:  # the hash found it, the tokens decide
+        return Miss("incompatible: other tokens under this name", "foreign_tokens")
+    info = info_of(path, found.header, found.n_bytes)
+    changes = _soft_changes(found.header.fingerprint, fingerprint)
+    return Hit(found.state, info, changes, anchor=found.anchor)
+
+
+def _miss(path: Path, err: SnapshotError | OSError | MemoryError) -> Miss:
+    """Say why a file cannot be used; one that is damaged is removed."""
+    if isinstance(err, FileNotFoundError):
+        return Miss("not stored", "not_stored")
+    if isinstance(err, SnapshotCorrupt):
+        discard(path, None)
+        return Miss(f"corrupt: {err.message}", "corrupt")
+    if isinstance(err, TooCoarse):
+        return Miss(err.message, "too_coarse")
+    if isinstance(err, SnapshotError):
+        code: MissCode = "foreign_tokens" if isinstance(err, ForeignTokens) else "incompatible"
+        return Miss(f"incompatible: {err.message}", code)
+    if isinstance(err, OSError):
+        return Miss(f"unreadable: {err.strerror or err}", "unreadable")
+    return Miss("not enough memory to read it", "no_memory")
+
+
+def refuse_others(header: SnapshotHeader, digest: str, ids: bytes) -> None:
+    """Refuse a whole snapshot that is not the one that was asked for.
+
+    Raises:
+        SnapshotIncompatible: it is of another model or engine; `ForeignTokens` for other tokens.
+    """
+    if header.fingerprint.digest() != digest:
+        raise SnapshotIncompatible("another model or engine under this name")
+    if header.tokens_sha256 != hashlib.sha256(ids).hexdigest():
+        raise ForeignTokens("other tokens under this name")
+
+
+def info_of(path: Path, header: SnapshotHeader, n_bytes: int) -> SnapshotInfo:
+    """Return what a file says of itself."""
+    return SnapshotInfo(
+        key=path.stem,
+        path=path,
+        fields=header.fingerprint.hard,
+        n_tokens=header.n_tokens,
+        n_bytes=n_bytes,
+        created_s=header.created_s,
+        tier=header.tier,
+    )
+
+
+def _soft_changes(stored: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
+    before, after = dict(stored.soft), dict(now.soft)
+    return tuple(
+        f"{name}: {before.get(name, 'unknown')}, now {after.get(name, 'unknown')}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )

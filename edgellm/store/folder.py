@@ -1,0 +1,87 @@
+"""What lies in a store's folders, found by names alone: listing, removing, sweeping, making.
+
+Only names that the store itself gives are ever touched, and no link is followed out of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from edgellm.errors import SnapshotError, SnapshotIncompatible
+from edgellm.fileio import PRIVATE_DIR_MODE, private_dir, process_alive, temp_owner
+from edgellm.store import names
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from edgellm.fileio import Fault
+
+
+def all_names(root: Path) -> Iterator[Path]:
+    """List what lies in the store's own folders; a link leads out of the store."""
+    version = root / names.VERSION_DIR
+    if version.is_symlink():
+        return
+    for folder in sorted(version.glob("*")):
+        if names.is_folder_name(folder.name) and not folder.is_symlink():
+            yield from sorted(folder.glob("*"))
+
+
+def snapshots_in(root: Path) -> Iterator[Path]:
+    """Give every file that has the name of a snapshot, ordered by folder and name."""
+    return (path for path in all_names(root) if names.is_file_name(path.name))
+
+
+def remove_files(root: Path, keys: Collection[str] | None) -> int:
+    """Delete the snapshots of these keys, or all of them with what writers left behind.
+
+    Returns:
+        How many snapshots were deleted.
+
+    Raises:
+        SnapshotError: one could not be deleted.
+    """
+    n_removed = 0
+    for path in all_names(root):
+        is_snapshot = names.is_file_name(path.name)
+        if not is_snapshot and (keys is not None or temp_owner(path) is None):
+            continue
+        if keys is not None and path.stem not in keys:
+            continue
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        except OSError as err:
+            raise SnapshotError(f"cannot be deleted: {err.strerror}", path=path) from err
+        n_removed += is_snapshot
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()  # works only on an empty folder
+    return n_removed
+
+
+def sweep(root: Path) -> None:
+    """Remove what killed writers left behind: names only, no file is opened."""
+    with contextlib.suppress(OSError):  # a store that cannot be listed
+        for path in all_names(root):
+            owner = temp_owner(path)
+            if owner is not None and not process_alive(owner):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def make_folder(folder: Path, fault: Fault) -> None:
+    """Make the folder of a fingerprint, private as it must be.
+
+    Raises:
+        SnapshotIncompatible: it or the one above is a link.
+        OSError: the system refused.
+    """
+    fault("mkdir", str(folder))
+    private_dir(folder)
+    for level in (folder, folder.parent):
+        if level.is_symlink():
+            raise SnapshotIncompatible(f"the folder {level} is a link")
+        level.chmod(PRIVATE_DIR_MODE)  # a copied home may have opened it
