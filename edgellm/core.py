@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from edgellm.errors import UsageError
-from edgellm.wire import Wire, read_fields
+from edgellm.wire import Wire, json_copy, read_fields
 
 Route = Literal["local", "cloud"]
 FinishReason = Literal["stop", "length", "cancelled"]
+Tools = tuple[Mapping[str, Any], ...]
 ROLES = ("system", "user", "assistant", "tool")
 _MAX_COUNT = 1 << 31
 _MAX_SUM = (1 << 63) - 1
@@ -138,12 +139,15 @@ class Request(Wire):
         max_tokens: stop after this many answer tokens; None answers until the end of the turn.
         stop: texts that end the answer; they are not part of it.
         sampling: how tokens are chosen.
+        tools: JSON objects that describe what the model may call, for the chat template. Their text
+            in the prompt follows the order of their keys as given.
     """
 
     messages: tuple[Message, ...]
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
+    tools: Tools = field(default=(), hash=False)  # equal values, which cannot be keys
 
     def __post_init__(self) -> None:
         # Lists are copied: a request that can be changed from outside is not frozen.
@@ -160,6 +164,13 @@ class Request(Wire):
             _whole("max_tokens", self.max_tokens, 1, _MAX_COUNT)
         if any(not isinstance(text, str) or not text for text in self.stop):
             raise UsageError("a stop string must be text and not empty")
+        tools = _sequence("tools", self.tools, "objects")
+        for n, tool in enumerate(tools):
+            if not isinstance(tool, Mapping):
+                raise UsageError(f"tools[{n}] must be an object, not {type(tool).__name__}")
+        # Copied too: what a caller changes afterwards must not change the prompt.
+        copied = tuple(json_copy(tool, f"tools[{n}]") for n, tool in enumerate(tools))
+        object.__setattr__(self, "tools", copied)
 
 
 @dataclass(frozen=True, slots=True)

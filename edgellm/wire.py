@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,14 +18,17 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from edgellm.errors import UsageError
 
 T = TypeVar("T", bound="Wire")
+# Below what a chat template may be handed; real tool descriptions nest some ten deep.
+MAX_JSON_DEPTH = 24
+_MAX_JSON_INT = 1 << 64
 
 
 @dataclass(frozen=True)
 class Wire:
     """A value with a JSON form.
 
-    Fields are text, numbers, `Literal` texts, other `Wire` values, and tuples, mappings or None of
-    these. A class attribute `type` names the value in a stream of several kinds.
+    Fields are text, numbers, `Literal` texts, other `Wire` values, any JSON value, and tuples,
+    mappings or None of these. A class attribute `type` names the value in a stream of several kinds.
     """
 
     __slots__ = ()
@@ -81,6 +85,8 @@ def _kinds(cls: type[Any]) -> dict[str, Any]:
 def _read(value: object, kind: Any, where: str) -> Any:
     """Return `value` as a field of type `kind`: lists become tuples, objects the values they are."""
     origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return json_copy(value, where)
     if origin in (types.UnionType, Union):
         kinds = [one for one in inner if one is not types.NoneType]
         return None if value is None else _read(value, kinds[0], where)
@@ -95,6 +101,56 @@ def _read(value: object, kind: Any, where: str) -> Any:
     if origin is None and _is_plain(value, kind):
         return value
     raise UsageError(f"{where} must be {_name(kind)}, not {type(value).__name__}")
+
+
+def json_copy(value: object, where: str, depth: int = 0) -> Any:
+    """Return a JSON value made anew: objects keep the order of their keys, tuples become lists.
+
+    Args:
+        value: text, a number, a bool, None, or sequences and mappings of these.
+        where: the value's name in messages.
+        depth: in how many others it lies.
+
+    Raises:
+        UsageError: it is none; a set has no order, so that its text would be another every time.
+    """
+    if depth > MAX_JSON_DEPTH:
+        raise UsageError(f"{where}: values lie more than {MAX_JSON_DEPTH} deep in each other")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _whole_text(value, where)
+    if isinstance(value, int) and abs(value) <= _MAX_JSON_INT:
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return [json_copy(item, f"{where}[{n}]", depth + 1) for n, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        wrong = next((key for key in value if not isinstance(key, str)), None)
+        if wrong is not None:
+            raise UsageError(f"{where}: a key must be text, not {type(wrong).__name__}")
+        return {
+            _whole_text(key, where): json_copy(item, f"{where}.{key}", depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, (set, frozenset)):
+        raise UsageError(
+            f"{where}: a set has no order", hint="give a list, sorted once and for all"
+        )
+    raise UsageError(
+        f"{where} must be a JSON value, not "
+        f"{value if isinstance(value, float) else type(value).__name__}"
+    )
+
+
+def _whole_text(text: str, where: str) -> str:
+    """Return a text unless it cannot be encoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as err:
+        raise UsageError(f"{where}: half a surrogate at character {err.start}") from err
+    return str(text)
 
 
 def _is_plain(value: object, kind: type) -> bool:
@@ -116,7 +172,7 @@ def _plain(value: object) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
-        return dict(value)
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value

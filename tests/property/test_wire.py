@@ -42,12 +42,19 @@ samplings = st.builds(
     repeat_last_n=st.integers(0, 1 << 31),
     seed=st.none() | st.integers(0, (1 << 64) - 1),
 )
+json_values = st.recursive(
+    st.none() | st.booleans() | texts | st.integers(-(1 << 40), 1 << 40) | st.floats(-1e9, 1e9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+tools = st.lists(st.dictionaries(texts, json_values, max_size=3), max_size=2).map(tuple)
 requests = st.builds(
     Request,
     st.lists(messages, min_size=1).map(tuple),
     st.none() | st.integers(1, 1 << 31),
     st.lists(texts.filter(bool)).map(tuple),
     samplings,
+    tools,
 )
 events = st.one_of(
     st.builds(Token, counts, texts, routes),

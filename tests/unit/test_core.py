@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 
@@ -27,6 +28,7 @@ from edgellm.core import (
 from edgellm.errors import UsageError
 
 ASKED = Message("user", "hi")
+NESTED = functools.reduce(lambda inner, _: [inner], range(30), 0)
 DONE = Done("hello", "stop", usage=Usage(3, 2, 1), timings=Timings(load_ms=1.5), seed=7)
 
 
@@ -34,6 +36,25 @@ def test_request_of_the_wire_is_the_request() -> None:
     """Nested values and tuples come back as what they were, through JSON text."""
     request = Request((Message("system", "short"), ASKED), 5, ("\n",), Sampling(seed=1 << 63))
     assert Request.from_wire(json.loads(json.dumps(request.to_wire()))) == request
+
+
+def test_tools_keep_the_order_of_their_keys() -> None:
+    """A tool's text in the prompt is the same every time: as given, through JSON too."""
+    tool = {"z": 1, "a": {"y": [1, 2.5, None, True], "b": "é"}}
+    request = Request((ASKED,), tools=[tool])  # type: ignore[arg-type]  # as users write it
+    again = Request.from_wire(json.loads(json.dumps(request.to_wire())))
+    assert again == request
+    assert json.dumps(again.tools) == json.dumps([tool])
+    assert hash(again) == hash(request)
+
+
+def test_tools_are_the_requests_own() -> None:
+    """What a caller does with a description afterwards changes no prompt, nor does its JSON form."""
+    tool = {"name": "f", "args": ["a"]}
+    request = Request((ASKED,), tools=(tool,))
+    tool["args"].append("b")  # type: ignore[attr-defined]  # a list
+    request.to_wire()["tools"][0]["args"].append("c")
+    assert request.tools == ({"name": "f", "args": ["a"]},)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +84,7 @@ def test_done_has_the_fields_of_the_documented_line() -> None:
     assert list(wire["timings"]) == [
         *("load_ms", "restore_ms", "prefill_ms", "ttft_ms", "decode_tokens_per_s")
     ]
-    assert list(wire["snapshot"]) == ["tier", "key", "reason"]
+    assert list(wire["snapshot"]) == ["tier", "key", "reason", "code"]
     assert list(event_to_wire(Switch("local", "cloud", "why"))) == [
         *("type", "from", "to", "reason", "discard_from_seq")
     ]
@@ -126,6 +147,16 @@ def test_request_keeps_no_list_of_the_caller() -> None:
         ({"stop": None}, "stop must be a sequence of texts"),
         ({"sampling": None}, "sampling must be a Sampling"),
         ({"sampling": {"seed": 1}}, "sampling must be a Sampling"),
+        ({"tools": {"name": "f"}}, "tools must be a sequence of objects"),
+        ({"tools": ("f",)}, r"tools\[0\] must be an object, not str"),
+        ({"tools": ({"a": {1, 2}},)}, r"tools\[0\]\.a: a set has no order"),
+        ({"tools": ({"a": frozenset()},)}, "a set has no order"),
+        ({"tools": ({"a": [b"x"]},)}, r"tools\[0\]\.a\[0\] must be a JSON value, not bytes"),
+        ({"tools": ({"a": math.nan},)}, "must be a JSON value, not nan"),
+        ({"tools": ({1: 2},)}, "a key must be text, not int"),
+        ({"tools": ({"\ud800": 2},)}, "half a surrogate"),
+        ({"tools": ({"a": 1 << 70},)}, "must be a JSON value, not int"),
+        ({"tools": ({"a": NESTED},)}, "more than 24 deep"),
     ],
 )
 def test_request_refuses(changes: dict[str, object], words: str) -> None:
