@@ -32,6 +32,7 @@ from edgellm.core import (
 from edgellm.errors import EdgeLLMError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
     from edgellm.runtime.llm import LLM
@@ -70,6 +71,7 @@ def load(
     n_gpu_layers: int | None = None,
     kv_type: str = "f16",
     flash_attention: str = "auto",
+    lora: Sequence[str | PathLike[str] | tuple[str | PathLike[str], float]] = (),
     chat_template: str | None = None,
     snapshot: str | Tier = Tier.EXACT,
     mode: str | Mode = Mode.PRIVATE,
@@ -86,6 +88,7 @@ def load(
         n_gpu_layers: layers on the GPU; None puts there what fits.
         kv_type: type of keys and values, such as `f16` or `q8_0`.
         flash_attention: `auto`, `on` or `off`.
+        lora: LoRA adapters (GGUF files), or each with its scale: `("style.gguf", 0.5)`.
         chat_template: Jinja source that replaces the model's own.
         snapshot: how the state of the system prompt is kept on disk: `exact`, rounded in fewer bytes
             (`q8`, `q6`, `q5`, `q4`), or `off`, not at all.
@@ -110,6 +113,7 @@ def load(
         n_gpu_layers=n_gpu_layers,
         kv_type=kv_type,
         flash_attention=flash_attention,
+        lora=lora,
         chat_template=chat_template,
         snapshot=snapshot,
         mode=mode,

@@ -6,34 +6,27 @@ one value, so that the two commands cannot drift apart.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import functools
-import inspect
 import os
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  # typer reads the annotations at run time
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
+from edgellm.cli.flags import INT_MAX, gpu_layers, lora_adapters, with_options
 from edgellm.cli.inputs import one_of, read_text, whole_text
 from edgellm.cli.variables import OFFLINE_VARIABLE, offline_variable
 from edgellm.core import Mode, Request, Sampling, Tier
 from edgellm.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from edgellm.core import Message
     from edgellm.runtime.session import SessionOptions
 
-    Command = Callable[..., None]
-
-_INT_MAX: Final = (1 << 31) - 1
 _PLAIN: Final = Sampling()
 
-T = TypeVar("T")
+__all__ = ["AnswerOptions", "Flash", "KvType", "with_options"]
 
 
 class KvType(str, enum.Enum):
@@ -122,6 +115,10 @@ class AnswerOptions:
     batch: Annotated[int, Option("--batch", metavar="N", min=1, help="Tokens per decode call.")] = (
         512
     )
+    lora: Annotated[
+        list[str] | None,
+        Option("--lora", metavar="FILE[:SCALE]", help="LoRA adapter, a GGUF file; repeatable."),
+    ] = None
     chat_template: Annotated[
         Path | None,
         Option(
@@ -157,8 +154,8 @@ class AnswerOptions:
             "--threads": self.threads,
             "--batch": self.batch,
         }.items():
-            if value is not None and value > _INT_MAX:
-                raise UsageError(f"{name} must be at most {_INT_MAX}, not {value}")
+            if value is not None and value > INT_MAX:
+                raise UsageError(f"{name} must be at most {INT_MAX}, not {value}")
         return SessionOptions(
             engine=EngineSettings(
                 n_batch=self.batch,
@@ -166,6 +163,7 @@ class AnswerOptions:
                 n_gpu_layers=gpu_layers(self.gpu_layers),
                 kv_type=self.kv_type.value,
                 flash_attention=self.flash_attn.value,
+                adapters=lora_adapters(self.lora or ()),
             ),
             n_ctx=self.ctx,
             snapshot=self.snapshot,
@@ -204,62 +202,3 @@ class AnswerOptions:
                 seed=self.seed,
             ),
         )
-
-
-def gpu_layers(text: str) -> int | None:
-    """Read `auto` (None: what fits) or a number of layers.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    if text == "auto":
-        return None
-    if text.isascii() and text.isdigit() and int(text[:10]) <= _INT_MAX and len(text) <= 10:
-        return int(text)
-    raise UsageError(f"--gpu-layers must be auto or a number from 0, not {text!r}")
-
-
-def with_options(
-    options_class: type[T], only: Collection[str] | None = None
-) -> Callable[[Command], Command]:
-    """Give a command one flag for each field of a dataclass.
-
-    The command takes its own parameters and `options`, an instance of the class.
-
-    Args:
-        options_class: the dataclass.
-        only: the fields that become flags, None for all; the others keep their defaults.
-    """
-    hints = get_type_hints(options_class, include_extras=True)
-    fields = [
-        field
-        for field in dataclasses.fields(cast("Any", options_class))
-        if only is None or field.name in only
-    ]
-    flags = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields
-    ]
-
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def call(**values: Any) -> None:
-            chosen = {field.name: values.pop(field.name) for field in fields}
-            command(**values, options=options_class(**chosen))
-
-        # Not get_type_hints: on Python 3.10 it hides `Annotated` where the default is None.
-        own = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in inspect.signature(command, eval_str=True).parameters.items()
-            if name != "options"
-        ]
-        call.__signature__ = inspect.Signature([*own, *flags])  # type: ignore[attr-defined]  # read by inspect.signature
-        call.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
-        return call
-
-    return decorate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _MAX_NUMBER: Final = (1 << 31) - 1  # what engines count in
+_PAIR: Final = 2
 
 
 class LLM:
@@ -131,6 +133,7 @@ def open_llm(path: str | PathLike[str], *, system: str | None, **options: Any) -
         n_gpu_layers=_whole_or_none("n_gpu_layers", options["n_gpu_layers"], 0),
         kv_type=options["kv_type"],
         flash_attention=_one_of("flash_attention", options["flash_attention"], FlashAttention),
+        adapters=_adapters(options["lora"]),
     )
     session_options = SessionOptions(
         engine=engine,
@@ -146,6 +149,21 @@ def open_llm(path: str | PathLike[str], *, system: str | None, **options: Any) -
 def _text(name: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{name} must be text, not {type(value).__name__}")
+
+
+def _adapters(value: object) -> tuple[tuple[str, float], ...]:
+    if not isinstance(value, (list, tuple)):
+        raise UsageError(f"lora must be a sequence of adapters, not {type(value).__name__}")
+    return tuple(map(_adapter, value))
+
+
+def _adapter(item: object) -> tuple[str, float]:
+    path, scale = item if isinstance(item, tuple) and len(item) == _PAIR else (item, 1.0)
+    is_whole = isinstance(scale, int) and not isinstance(scale, bool) and abs(scale) <= _MAX_NUMBER
+    is_path = isinstance(path, (str, os.PathLike)) and str(path)
+    if not is_path or not (is_whole or isinstance(scale, float)):
+        raise UsageError(f"a LoRA adapter is a path or (path, scale), not {item!r}")
+    return str(path), float(scale)
 
 
 def _whole(name: str, value: object, low: int) -> int:
