@@ -46,7 +46,8 @@ class StoreKey:
         if not isinstance(secret, (bytes, bytearray, memoryview)) or len(secret) != KEY_BYTES:
             what = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
             raise UsageError(
-                f"a snapshot key is {KEY_BYTES} bytes, not {what}", hint="make one with os.urandom(32)"
+                f"a snapshot key is {KEY_BYTES} bytes, not {what}",
+                hint="make one with os.urandom(32)",
             )
         if len(set(bytes(secret))) == 1:
             raise UsageError(

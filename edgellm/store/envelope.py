@@ -1,0 +1,308 @@
+"""Encrypted snapshot files: another outer form of the same bytes, in chunks that are sealed one by one.
+
+Layout (little endian): magic 8s | algorithm u16 | 0 u16 | chunk_bytes u32 | key id 16s | salt 32s |
+nonce prefix 7s | 0 u8 | chunks. A chunk is `chunk_bytes` of the inner file, the last one what is left
+(1 at least), encrypted with AES-256-GCM, and its tag of 16 bytes. This is the STREAM construction
+(Hoang, Reyhanitabar, Rogaway, Vizar 2015): the nonce is prefix | number of the chunk, u32 big endian |
+1 for the last chunk, else 0; the associated data of each chunk is the whole outer header; the cipher's
+key is derived from the store's key and the salt, so that no key ever sees a nonce twice.
+
+A chunk is handed out only after its tag was checked. That the last chunk is there, and is the last, is
+known when it has been read: the inner file's own length and footer make a reader go there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import struct
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
+
+from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
+from edgellm.fileio import read_exactly
+from edgellm.store import layout
+from edgellm.store.keys import KEY_ID_BYTES, SALT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from edgellm.store.keys import StoreKey
+
+    Buffer = bytes | bytearray | memoryview
+
+MAGIC: Final = b"EDGEKX1\0"
+AES_256_GCM_STREAM: Final = 1
+CHUNK_BYTES: Final = 1 << 17
+MIN_CHUNK_BYTES: Final = 1 << 12
+MAX_CHUNK_BYTES: Final = 1 << 20
+PREFIX_BYTES: Final = 7
+TAG_BYTES: Final = 16
+HEADER: Final = struct.Struct(f"<8sHHI{KEY_ID_BYTES}s{SALT_BYTES}s{PREFIX_BYTES}sB")
+_NONCE_TAIL: Final = struct.Struct(">IB")
+_MAX_CHUNKS: Final = 1 << 32
+
+
+def outer_bytes(n_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
+    """Return the length of an encrypted file whose inner one has `n_bytes`, 1 at least."""
+    return HEADER.size + n_bytes + -(-n_bytes // chunk_bytes) * TAG_BYTES
+
+
+def is_encrypted(start: bytes) -> bool:
+    """Return whether a file that starts so is an encrypted one."""
+    return start[: len(MAGIC)] == MAGIC
+
+
+def opened(file: BinaryIO, n_bytes: int, key: StoreKey | None) -> tuple[BinaryIO, int]:
+    """Return the inner file, from its start, and its length.
+
+    Args:
+        file: an unbuffered regular file.
+        n_bytes: its length.
+        key: of the store; with one, plain files are refused, without one, encrypted files are.
+
+    Raises:
+        SnapshotIncompatible: it is not for a store with this key, or with none.
+        SnapshotCorrupt: its outer header contradicts itself or the length.
+        EOFError: it ends early.
+        OSError: it cannot be read.
+    """
+    start = bytearray(min(n_bytes, len(MAGIC)))
+    file.seek(0)
+    read_exactly(file, start)
+    file.seek(0)
+    if not is_encrypted(bytes(start)):
+        if key is not None and start == layout.MAGIC:
+            raise SnapshotIncompatible("a plain file, and this store is used with a key")
+        return file, n_bytes
+    if key is None:
+        raise SnapshotIncompatible("encrypted, and no key was given")
+    reader = EnvelopeReader(file, n_bytes, key)
+    return cast("BinaryIO", reader), reader.n_bytes
+
+
+class Sink(Protocol):
+    """Takes bytes, in order."""
+
+    def write(self, data: bytes | bytearray | memoryview, /) -> None:
+        """Append all of `data`."""
+
+
+class _Chunks:
+    """The cipher of one file, its nonces, and what every chunk is bound to."""
+
+    def __init__(self, key: StoreKey, header: bytes) -> None:
+        fields = HEADER.unpack(header)
+        salt: bytes = fields[-3]
+        self._prefix: bytes = fields[-2]
+        self._header = header
+        self._cipher: Any = key.cipher(salt)  # the methods `..._into` are those of newer versions
+
+    def seal(self, index: int, plain: memoryview, out: memoryview, *, last: bool) -> None:
+        """Encrypt a chunk into `out`, which is longer by the tag."""
+        nonce = self._nonce(index, last=last)
+        if hasattr(self._cipher, "encrypt_into"):
+            self._cipher.encrypt_into(nonce, plain, self._header, out)
+        else:
+            out[:] = self._cipher.encrypt(nonce, plain, self._header)
+
+    def open(self, index: int, sealed: memoryview, out: memoryview, *, last: bool) -> None:
+        """Check and decrypt a chunk into `out`, which is shorter by the tag.
+
+        Raises:
+            SnapshotCorrupt: it is not the chunk that was sealed here; `out` means nothing then.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        nonce = self._nonce(index, last=last)
+        try:
+            if hasattr(self._cipher, "decrypt_into"):
+                self._cipher.decrypt_into(nonce, sealed, self._header, out)
+            else:
+                out[:] = self._cipher.decrypt(nonce, sealed, self._header)
+        except InvalidTag as err:
+            raise SnapshotCorrupt(f"encrypted chunk {index} was changed or is not of here") from err
+
+    def _nonce(self, index: int, *, last: bool) -> bytes:
+        return self._prefix + _NONCE_TAIL.pack(index, last)
+
+
+class EnvelopeReader(io.RawIOBase):
+    """The inner file of an encrypted one, read from front to back, or sought in.
+
+    Holds two chunks of memory. What `readinto` gives has been checked, chunk by chunk.
+
+    Args:
+        file: an unbuffered regular file, at its start.
+        n_bytes: its length.
+        key: of the store.
+
+    Attributes:
+        n_bytes: length of the inner file.
+
+    Raises:
+        SnapshotIncompatible, SnapshotCorrupt, EOFError, OSError: as `opened`.
+    """
+
+    def __init__(self, file: BinaryIO, n_bytes: int, key: StoreKey) -> None:
+        super().__init__()
+        header = bytearray(HEADER.size)
+        read_exactly(file, header)
+        self._chunk_bytes = _checked_header(bytes(header), key)
+        body_bytes = n_bytes - HEADER.size
+        self._n_chunks = -(-body_bytes // (self._chunk_bytes + TAG_BYTES))
+        self.n_bytes = body_bytes - self._n_chunks * TAG_BYTES
+        last_bytes = self.n_bytes - (self._n_chunks - 1) * self._chunk_bytes
+        if not 0 < self._n_chunks <= _MAX_CHUNKS or last_bytes < 1:
+            raise SnapshotCorrupt(f"no encrypted file has {n_bytes} bytes")
+        self._file = file
+        self._chunks = _Chunks(key, bytes(header))
+        room_bytes = min(self._chunk_bytes, self.n_bytes)
+        self._sealed = memoryview(bytearray(room_bytes + TAG_BYTES))
+        self._plain = memoryview(bytearray(room_bytes))
+        self._held = -1  # the chunk that is in `_plain`
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place in the inner file."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Go to a place in the inner file, counted from its start or from the place now."""
+        place = offset + (self._at if whence == os.SEEK_CUR else 0)
+        if whence not in (os.SEEK_SET, os.SEEK_CUR) or place < 0:
+            raise ValueError("a place before the start, or one counted from the end")
+        self._at = place
+        return place
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer up to the end of a chunk and return how many bytes that are; 0 at the end.
+
+        Raises:
+            SnapshotCorrupt: the chunk is not the one that was written there.
+            EOFError: the file became shorter.
+            OSError: it cannot be read.
+        """
+        into = memoryview(buffer).cast("B")
+        index, skip = divmod(self._at, self._chunk_bytes)
+        n = min(into.nbytes, self._length(index) - skip)
+        if n <= 0:
+            return 0
+        if n == self._length(index) and index != self._held:
+            self._load(index, into[:n])
+        else:
+            if index != self._held:
+                self._held = -1  # until the chunk was checked
+                self._load(index, self._plain[: self._length(index)])
+                self._held = index
+            into[:n] = self._plain[skip : skip + n]
+        self._at += n
+        return n
+
+    def _length(self, index: int) -> int:
+        return max(0, min(self._chunk_bytes, self.n_bytes - index * self._chunk_bytes))
+
+    def _load(self, index: int, out: memoryview) -> None:
+        sealed = self._sealed[: out.nbytes + TAG_BYTES]
+        self._file.seek(HEADER.size + index * (self._chunk_bytes + TAG_BYTES))
+        read_exactly(self._file, sealed)
+        self._chunks.open(index, sealed, out, last=index == self._n_chunks - 1)
+
+
+def _checked_header(header: bytes, key: StoreKey) -> int:
+    """Return the length of chunks."""
+    magic, algorithm, reserved, chunk_bytes, key_id, _, _, zero = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise SnapshotCorrupt("not an encrypted snapshot")
+    if algorithm != AES_256_GCM_STREAM or reserved or zero:
+        raise SnapshotIncompatible(f"encrypted in a way ({algorithm}) that is not known here")
+    if key_id != key.id:
+        raise SnapshotIncompatible("encrypted under another key")
+    if not MIN_CHUNK_BYTES <= chunk_bytes <= MAX_CHUNK_BYTES:
+        raise SnapshotCorrupt(f"encrypted chunks of {chunk_bytes} bytes")
+    return int(chunk_bytes)
+
+
+@contextlib.contextmanager
+def sealed(out: Sink, key: StoreKey | None) -> Iterator[Sink]:
+    """Give what takes the inner file of `out`: `out` itself where there is no key.
+
+    Leaving the `with` block without an error seals the last chunk.
+    """
+    if key is None:
+        yield out
+        return
+    with EnvelopeWriter(out, key) as writer:
+        yield writer
+
+
+class EnvelopeWriter:
+    """Encrypts what is written to it; leaving the `with` block without an error seals the last chunk.
+
+    Args:
+        out: takes the outer file's bytes, in order.
+        key: of the store.
+        chunk_bytes: of the inner file, in each chunk.
+        random: gives so many random bytes, for tests.
+    """
+
+    def __init__(
+        self,
+        out: Sink,
+        key: StoreKey,
+        *,
+        chunk_bytes: int = CHUNK_BYTES,
+        random: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        salt, prefix = random(SALT_BYTES), random(PREFIX_BYTES)
+        fields = (MAGIC, AES_256_GCM_STREAM, 0, chunk_bytes, key.id, salt, prefix, 0)
+        self._header = HEADER.pack(*fields)
+        self._chunks = _Chunks(key, self._header)
+        self._write = out.write
+        self._plain = memoryview(bytearray(chunk_bytes))
+        self._sealed = memoryview(bytearray(chunk_bytes + TAG_BYTES))
+        self._n_held = 0
+        self._index = 0
+
+    def __enter__(self) -> EnvelopeWriter:
+        """Write the outer header."""
+        self._write(self._header)
+        return self
+
+    def write(self, data: Buffer, /) -> None:
+        """Append all of `data` to the inner file."""
+        view = memoryview(data).cast("B")
+        while view.nbytes:
+            if self._n_held == self._plain.nbytes:  # and more follows: it is not the last
+                self._flush(last=False)
+            n = min(self._plain.nbytes - self._n_held, view.nbytes)
+            self._plain[self._n_held : self._n_held + n] = view[:n]
+            self._n_held += n
+            view = view[n:]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Seal the last chunk, unless the block failed."""
+        if kind is None:
+            self._flush(last=True)
+
+    def _flush(self, *, last: bool) -> None:
+        if not self._n_held or self._index >= _MAX_CHUNKS:
+            raise ValueError(f"chunk {self._index} of {self._n_held} bytes")
+        sealed = self._sealed[: self._n_held + TAG_BYTES]
+        self._chunks.seal(self._index, self._plain[: self._n_held], sealed, last=last)
+        self._write(sealed)
+        self._index, self._n_held = self._index + 1, 0
