@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgellm.fileio import Fault
-    from edgellm.store.envelope import Sink
+    from edgellm.store.envelope import EnvelopeWriter
     from edgellm.store.keys import StoreKey
 
     Opener = Callable[[Path], "AbstractContextManager[OpenFile]"]
@@ -53,7 +53,7 @@ class OpenFile:
 
     def skip(self, n_bytes: int) -> None:
         """Leave out the next bytes."""
-        self._file.seek(self._file.tell() + n_bytes)
+        self._file.seek(n_bytes, os.SEEK_CUR)
 
 
 class Files:
@@ -84,21 +84,13 @@ class Files:
         """Open a file for reading; see `open_plain`. A store with a key reads encrypted ones."""
         return _open(path, self.secret)
 
-    @contextlib.contextmanager
-    def writer(self, path: Path) -> Iterator[tuple[AtomicWriter, Sink]]:
-        """Give a file that appears whole or not at all, and what takes its content.
+    def writer(self, path: Path) -> AtomicWriter | EnvelopeWriter:
+        """Return a writer of a file that appears whole or not at all.
 
         With a key, the file is an encrypted one from its first byte to reach the disk.
-
-        Raises:
-            DoesNotFit: the disk is full.
-            OSError: the system refused.
         """
-        with (
-            AtomicWriter(path, fault=self.fault) as file,
-            envelope.sealed(file, self.secret) as out,
-        ):
-            yield file, out
+        file = AtomicWriter(path, fault=self.fault)
+        return file if self.secret is None else envelope.EnvelopeWriter(file, self.secret)
 
 
 def open_plain(path: Path) -> AbstractContextManager[OpenFile]:

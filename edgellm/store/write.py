@@ -99,7 +99,7 @@ def write_snapshot(
     head = layout.PREAMBLE.pack(layout.MAGIC, len(encoded)) + encoded
     digest = xxhash.xxh3_128_digest(head)
     n_bytes = layout.file_bytes(header, len(encoded))
-    with files.writer(path) as (file, out):
+    with files.writer(path) as out:
         out.write(_padded(head + digest))
         out.write(_padded(token_ids))
         for part in state.parts:
@@ -109,7 +109,7 @@ def write_snapshot(
                 if rest := -content.nbytes % ALIGN_BYTES:
                     out.write(bytes(rest))
         out.write(layout.FOOTER.pack(layout.END_MAGIC, n_bytes, digest))
-    return file.n_bytes, digest.hex()
+    return out.n_bytes, digest.hex()
 
 
 def _row(section: Section | PackedSection, offset: int, tier: Tier) -> SectionRow:

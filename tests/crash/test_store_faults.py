@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import codec, read
+from edgellm.store import codec, files
 from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import PackedState
@@ -75,7 +75,7 @@ def test_a_read_that_fails_anywhere_is_a_miss(
     store = SnapshotStore(tmp_path)
     saved = store.save(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
     assert isinstance(saved, Saved)
-    real = read.read_exactly
+    real = files.read_exactly
     for error in (OSError(errno.EIO, "Input/output error"), MemoryError()):
         n_misses = 0
         for n in itertools.count(1):
@@ -88,7 +88,7 @@ def test_a_read_that_fails_anywhere_is_a_miss(
                     raise error
                 real(file, into)
 
-            monkeypatch.setattr(read, "read_exactly", failing)
+            monkeypatch.setattr(files, "read_exactly", failing)
             found = store.lookup(snapshot_files.FINGERPRINT, TOKENS)
             if isinstance(found, Hit):
                 break
@@ -113,5 +113,5 @@ def test_no_memory_to_unpack_is_a_miss(
     with monkeypatch.context() as patch:
         patch.setattr(codec, "unpack_channels", full)
         found = store.lookup(snapshot_files.FINGERPRINT, TOKENS, Tier.Q4)
-    assert found == Miss("not enough memory to read it")
+    assert found == Miss("not enough memory to read it", "no_memory")
     assert isinstance(store.lookup(snapshot_files.FINGERPRINT, TOKENS, Tier.Q4), Hit)

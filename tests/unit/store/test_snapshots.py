@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgellm.errors import SnapshotError
-from edgellm.store import snapshots
+from edgellm.store import finding
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
 
@@ -25,7 +25,7 @@ def test_only_exactly_these_tokens_are_found(
     assert isinstance(store.lookup(fingerprint, TOKENS), Hit)
     assert isinstance(store.lookup(fingerprint, np.array(TOKENS, np.int32)), Hit)
     for other in (TOKENS[:-1], [*TOKENS, 1], [TOKENS[0] + 1, *TOKENS[1:]], TOKENS[::-1]):
-        assert store.lookup(fingerprint, other) == Miss("not stored")
+        assert store.lookup(fingerprint, other) == Miss("not stored", "not_stored")
 
 
 def test_every_hard_field_separates_and_soft_ones_are_told(
@@ -35,7 +35,7 @@ def test_every_hard_field_separates_and_soft_ones_are_told(
     hard = dict(fingerprint.hard)
     for changed in (hard | {"model": "cd" * 32}, hard | {"lora": "x"}, {"model": hard["model"]}):
         other = Fingerprint(tuple(sorted(changed.items())), fingerprint.soft)
-        assert store.lookup(other, TOKENS) == Miss("not stored")
+        assert store.lookup(other, TOKENS) == Miss("not stored", "not_stored")
     soft = Fingerprint(fingerprint.hard, (("batch", "512"), ("threads", "4")))
     found = store.lookup(soft, TOKENS)
     assert isinstance(found, Hit)
@@ -108,14 +108,16 @@ def test_a_whole_file_under_another_name_is_a_miss(
     other = store.save(fingerprint, TOKENS[::-1], snapshot_files.state(seed=8))
     assert isinstance(other, Saved)
     other.path.rename(saved.path)
-    assert store.lookup(fingerprint, TOKENS) == Miss("incompatible: other tokens under this name")
+    assert store.lookup(fingerprint, TOKENS) == Miss(
+        "incompatible: other tokens under this name", "foreign_tokens"
+    )
     assert isinstance(store.save(fingerprint, TOKENS, snapshot_files.state()), Saved)
     model = Fingerprint((("model", "cd" * 32),))
     foreign = store.save(model, TOKENS, snapshot_files.state(seed=8))
     assert isinstance(foreign, Saved)
     foreign.path.rename(saved.path)
     assert store.lookup(fingerprint, TOKENS) == Miss(
-        "incompatible: another model or engine under this name"
+        "incompatible: another model or engine under this name", "incompatible"
     )
 
 
@@ -130,8 +132,10 @@ def test_the_tokens_decide_even_if_their_hash_agrees(
     other = store.save(fingerprint, TOKENS[::-1], snapshot_files.state(seed=8))
     assert isinstance(other, Saved)
     other.path.rename(saved.path)
-    monkeypatch.setattr(snapshots, "_belongs", lambda *_: None)
-    assert store.lookup(fingerprint, TOKENS) == Miss("incompatible: other tokens under this name")
+    monkeypatch.setattr(finding, "refuse_others", lambda *_: None)
+    assert store.lookup(fingerprint, TOKENS) == Miss(
+        "incompatible: other tokens under this name", "foreign_tokens"
+    )
 
 
 def test_a_file_in_the_way_of_a_folder_is_no_error(

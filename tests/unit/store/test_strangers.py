@@ -69,7 +69,8 @@ def test_a_file_of_another_user_is_a_miss(
     with pytest.raises(SnapshotIncompatible, match="the file belongs to user"):
         read_snapshot(saved.path)
     assert store.lookup(fingerprint, TOKENS) == Miss(
-        f"incompatible: the folder {saved.path.parents[1]} belongs to user {stranger - 1}"
+        f"incompatible: the folder {saved.path.parents[1]} belongs to user {stranger - 1}",
+        "incompatible",
     )
     assert saved.path.exists()
 
@@ -81,7 +82,7 @@ def test_a_file_that_others_may_write_is_a_miss_and_is_replaced(
     """It is not used and not judged; the next save puts a private one in its place."""
     saved.path.chmod(mode)
     assert store.lookup(fingerprint, TOKENS) == Miss(
-        f"incompatible: others may change the file (mode {mode:04o})"
+        f"incompatible: others may change the file (mode {mode:04o})", "incompatible"
     )
     assert saved.path.exists()
     assert store.save(fingerprint, TOKENS, snapshot_files.state()) == saved
@@ -96,7 +97,9 @@ def test_nothing_behind_a_linked_folder_is_found(
     folder = saved.path.parents[level]
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    assert store.lookup(fingerprint, TOKENS) == Miss(f"incompatible: the folder {folder} is a link")
+    assert store.lookup(fingerprint, TOKENS) == Miss(
+        f"incompatible: the folder {folder} is a link", "incompatible"
+    )
     assert saved.path.exists()
 
 

@@ -74,7 +74,7 @@ def test_a_finer_file_answers_a_coarser_one_does_not(
         assert isinstance(found, Hit)
         assert found.info.tier is stored
     else:
-        assert found == Miss(f"kept as {stored.value}, {wanted.value} is asked")
+        assert found == Miss(f"kept as {stored.value}, {wanted.value} is asked", "too_coarse")
     assert saved.path.exists()
 
 
@@ -89,7 +89,8 @@ def test_the_finest_of_two_stays(
     if FINEST_FIRST.index(second) < FINEST_FIRST.index(first):
         assert isinstance(outcome, Saved)
     else:
-        assert outcome == Skipped("already stored")
+        assert isinstance(outcome, Skipped)
+        assert (outcome.reason, outcome.failed) == ("already stored", False)
     (entry,) = store.entries()
     assert entry.tier is min(first, second, key=FINEST_FIRST.index)
 
@@ -212,7 +213,7 @@ def test_stored_is_no_member_of_an_exact_file(
     assert isinstance(saved, Saved)
     snapshot_files.forge(saved.path, at(*SECTION, "stored", to="exact"))
     assert store.lookup(fingerprint, TOKENS) == Miss(
-        "incompatible: a section: unknown field 'stored'"
+        "incompatible: a section: unknown field 'stored'", "incompatible"
     )
 
 
