@@ -6,17 +6,19 @@ token ids tell the rest. The work is bounded by `MAX_FILES`, the newest first.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from edgellm.core import Tier
-from edgellm.errors import SnapshotCorrupt, SnapshotError
+from edgellm.errors import SnapshotError
 from edgellm.store import names
-from edgellm.store.files import refuse_foreign_folders
-from edgellm.store.read import read_snapshot, read_tokens
-from edgellm.store.tiers import serves
+from edgellm.store.answers import Hit
+from edgellm.store.finding import find
+from edgellm.store.folder import snapshots_in
+from edgellm.store.read import read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edgellm.store.answers import SnapshotInfo
+    from edgellm.store.files import Files
     from edgellm.store.header import SnapshotHeader
     from edgellm.store.names import TokenIds
     from edgellm.store.state import Fingerprint
@@ -75,7 +79,7 @@ class Explanation:
         code: `hit`, or the code of the miss.
         problem: one phrase about the file that would be used; "" where there is none.
         path: the only place where the snapshot may lie.
-        header: of the file there, if it has a good one.
+        info: of the file there, for a hit.
         near: the nearest other snapshot, where nothing is stored.
         n_files: how many files were looked at.
     """
@@ -83,20 +87,20 @@ class Explanation:
     code: str
     problem: str
     path: Path
-    header: SnapshotHeader | None = None
+    info: SnapshotInfo | None = None
     near: Near | None = None
     n_files: int = 0
 
 
 def explain(
-    root: Path, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
+    files: Files, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
 ) -> Explanation:
     """Return what a lookup of exactly these tokens would find, and if nothing, what is nearest.
 
     Unlike a lookup it removes nothing, so that it can be asked again.
 
     Args:
-        root: the store's folder; it may be missing.
+        files: of the store, whose folder may be missing.
         fingerprint: of the engine as it is set now.
         tokens: the prefix.
         tier: the coarsest that serves.
@@ -104,42 +108,18 @@ def explain(
     Raises:
         ValueError: a token id is no non-negative 32-bit number.
     """
-    token_ids = names.token_ids(tokens)
-    path = names.path_of(root, fingerprint.digest(), token_ids)
-    code, problem, header = _judge(path, fingerprint, token_ids, tier)
-    if code != NOT_STORED:
-        return Explanation(code, problem, path, header)
-    near, n_files = _nearest(root, fingerprint, token_ids)
-    return Explanation(code, "", path, None, near, n_files)
+    ids = names.token_ids(tokens)
+    path = files.path(fingerprint.digest(), ids)
+    found = find(files, fingerprint, ids, tier, keep_damaged=True)
+    if isinstance(found, Hit):
+        return Explanation(HIT, "", path, found.info)
+    if found.code != NOT_STORED:
+        return Explanation(found.code, found.reason, path)
+    near, n_files = _nearest(files, fingerprint, ids)
+    return Explanation(found.code, "", path, None, near, n_files)
 
 
-def _judge(
-    path: Path, fingerprint: Fingerprint, token_ids: bytes, tier: Tier
-) -> tuple[str, str, SnapshotHeader | None]:
-    """Read the file that would be used as a lookup would; return code, problem and header."""
-    header: SnapshotHeader | None = None
-    try:
-        refuse_foreign_folders(path)
-        header, found = read_tokens(path)
-        if header.fingerprint.digest() != fingerprint.digest() or found != token_ids:
-            return "foreign_tokens", "other tokens under this name", header
-        if not serves(header.tier, tier):
-            return "too_coarse", f"kept as {header.tier.value}, {tier.value} is asked", header
-        read_snapshot(path)
-    except FileNotFoundError:
-        return NOT_STORED, "", None
-    except SnapshotCorrupt as err:
-        return "corrupt", err.message, header
-    except SnapshotError as err:
-        return "incompatible", err.message, header
-    except OSError as err:
-        return "unreadable", err.strerror or str(err), header
-    except MemoryError:
-        return "no_memory", "not enough memory to read it", header
-    return HIT, "", header
-
-
-def _nearest(root: Path, fingerprint: Fingerprint, token_ids: bytes) -> tuple[Near | None, int]:
+def _nearest(files: Files, fingerprint: Fingerprint, token_ids: bytes) -> tuple[Near | None, int]:
     """Return the snapshot that differs least, and how many were looked at.
 
     The same tokens under another fingerprint go before other tokens under the same one.
@@ -150,9 +130,9 @@ def _nearest(root: Path, fingerprint: Fingerprint, token_ids: bytes) -> tuple[Ne
     same_tokens: Near | None = None
     best: tuple[int, Near] | None = None
     n_files = 0
-    for n_files, path in enumerate(_newest_first(root), 1):  # noqa: B007  # counted for the caller
+    for n_files, path in enumerate(_newest_first(files.root), 1):  # noqa: B007  # counted for the caller
         try:
-            header, found = read_tokens(path)
+            header, found = read_tokens(path, open_file=files.opened)
         except (SnapshotError, OSError):
             continue
         ids = np.frombuffer(found, "<i4")
@@ -195,13 +175,9 @@ def _near(
 def _newest_first(root: Path) -> Iterator[Path]:
     """Give the store's files, at most `MAX_FILES`, by their time of change."""
     stamped = []
-    version = root / names.VERSION_DIR
-    for path in version.glob("*/*" + names.SUFFIX):
-        if names.is_folder_name(path.parent.name) and names.is_file_name(path.name):
-            try:
-                stamped.append((path.lstat().st_mtime_ns, str(path), path))
-            except OSError:  # evicted meanwhile
-                continue
+    for path in snapshots_in(root):
+        with contextlib.suppress(OSError):  # evicted meanwhile
+            stamped.append((path.lstat().st_mtime_ns, str(path), path))
     stamped.sort(reverse=True)
     return (path for _, _, path in stamped[:MAX_FILES])
 

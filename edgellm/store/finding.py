@@ -30,7 +30,13 @@ class ForeignTokens(SnapshotIncompatible):
 
 
 def find(
-    files: Files, fingerprint: Fingerprint, ids: bytes, tier: Tier, landing: Landing | None
+    files: Files,
+    fingerprint: Fingerprint,
+    ids: bytes,
+    tier: Tier,
+    landing: Landing | None = None,
+    *,
+    keep_damaged: bool = False,
 ) -> Hit | Miss:
     """Read and verify the snapshot of exactly these tokens; see `SnapshotStore.lookup`.
 
@@ -40,6 +46,7 @@ def find(
         ids: the prefix as little-endian int32.
         tier: the coarsest that will do.
         landing: where the engine wants the rows, or None for fresh arrays.
+        keep_damaged: leave a damaged file, for who only asks.
     """
     digest = fingerprint.digest()
     path = files.path(digest, ids)
@@ -53,7 +60,7 @@ def find(
         refuse_foreign_folders(path)
         found = read_snapshot(path, accept, open_file=files.opened, landing=landing)
     except (SnapshotError, OSError, MemoryError) as err:
-        return _miss(path, err)
+        return _miss(path, err, keep_damaged=keep_damaged)
     if found.token_ids != ids:  # the hash found it, the tokens decide
         return Miss("incompatible: other tokens under this name", "foreign_tokens")
     info = info_of(path, found.header, found.n_bytes)
@@ -61,12 +68,13 @@ def find(
     return Hit(found.state, info, changes, anchor=found.anchor)
 
 
-def _miss(path: Path, err: SnapshotError | OSError | MemoryError) -> Miss:
+def _miss(path: Path, err: SnapshotError | OSError | MemoryError, *, keep_damaged: bool) -> Miss:
     """Say why a file cannot be used; one that is damaged is removed."""
     if isinstance(err, FileNotFoundError):
         return Miss("not stored", "not_stored")
     if isinstance(err, SnapshotCorrupt):
-        discard(path, None)
+        if not keep_damaged:
+            discard(path, None)
         return Miss(f"corrupt: {err.message}", "corrupt")
     if isinstance(err, TooCoarse):
         return Miss(err.message, "too_coarse")

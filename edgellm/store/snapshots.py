@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from edgellm.fileio import Fault
     from edgellm.store.checkup import Finding
+    from edgellm.store.explain import Explanation
     from edgellm.store.keys import StoreKey
     from edgellm.store.names import TokenIds
     from edgellm.store.state import Anchor, Fingerprint, KVState, Landing, PackedState
@@ -180,6 +181,18 @@ class SnapshotStore:
         for path in folder.snapshots_in(self.root):
             with contextlib.suppress(SnapshotError, OSError):
                 yield info_of(path, *read_info(path, open_file=self._files.opened))
+
+    def explain(
+        self, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
+    ) -> Explanation:
+        """Say what a lookup would find, and if nothing, what is nearest; removes nothing.
+
+        Raises:
+            ValueError: a token id is no non-negative 32-bit number.
+        """
+        from edgellm.store.explain import explain
+
+        return explain(self._files, fingerprint, tokens, tier)
 
     def check(self, *, fix: bool = False) -> list[Finding]:
         """Read every file completely and report what is wrong; see `check_store`."""

@@ -10,7 +10,7 @@ import pytest
 
 from edgellm.core import Tier
 from edgellm.store import explain as explain_module
-from edgellm.store.explain import FieldChange, explain
+from edgellm.store.explain import FieldChange
 from edgellm.store.state import Fingerprint
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ def _with_field(fingerprint: Fingerprint, **values: str) -> Fingerprint:
 
 def test_a_good_file_is_a_hit(store: SnapshotStore, saved: Saved, fingerprint: Fingerprint):
     """A file that a lookup would use is one here, with its header."""
-    found = explain(store.root, fingerprint, TOKENS)
+    found = store.explain(fingerprint, TOKENS)
     assert ("hit", saved.path) == (found.code, found.path)
-    assert found.header is not None
-    assert 12 == found.header.n_tokens
+    assert found.info is not None
+    assert 12 == found.info.n_tokens
 
 
 def test_an_empty_or_missing_store_has_nothing_near(store: SnapshotStore, fingerprint: Fingerprint):
     """Nothing stored is said without anything to compare with."""
-    found = explain(store.root, fingerprint, TOKENS)
+    found = store.explain(fingerprint, TOKENS)
     assert ("not_stored", None, 0) == (found.code, found.near, found.n_files)
 
 
@@ -41,7 +41,7 @@ def test_the_same_tokens_under_another_fingerprint(
     store: SnapshotStore, saved: Saved, fingerprint: Fingerprint
 ):
     """The fields that differ are named, with what is stored and what is now."""
-    found = explain(store.root, _with_field(fingerprint, kv_type="q8_0"), TOKENS)
+    found = store.explain(_with_field(fingerprint, kv_type="q8_0"), TOKENS)
     assert found.near is not None
     assert (FieldChange("kv_type", "f16", "q8_0"),) == found.near.changes
     assert found.near.first_differing is None
@@ -54,7 +54,7 @@ def test_fewest_changes_are_nearest(
     """Of several fingerprints the one with the fewest differing fields is told."""
     far = _with_field(fingerprint, kv_type="q4_0", arch="gemma")
     store.save(far, TOKENS, snapshot_files.state())
-    found = explain(store.root, _with_field(fingerprint, kv_type="q8_0"), TOKENS)
+    found = store.explain(_with_field(fingerprint, kv_type="q8_0"), TOKENS)
     assert found.near is not None
     assert saved.path == found.near.path
 
@@ -72,7 +72,7 @@ def test_other_tokens_under_the_same_fingerprint(
     store: SnapshotStore, saved: Saved, fingerprint: Fingerprint, asked: list[int], first: int
 ):
     """The first differing token is found, also where one prefix begins with the other."""
-    found = explain(store.root, fingerprint, asked)
+    found = store.explain(fingerprint, asked)
     assert found.near is not None
     assert ((), first, True) == (
         found.near.changes,
@@ -86,7 +86,7 @@ def test_another_prompt_is_not_an_older_form(
     store: SnapshotStore, saved: Saved, fingerprint: Fingerprint
 ):
     """A prompt that shares its first tokens alone is told apart from an edited one."""
-    found = explain(store.root, fingerprint, [*TOKENS[:3], *range(500, 540)])
+    found = store.explain(fingerprint, [*TOKENS[:3], *range(500, 540)])
     assert found.near is not None
     assert (3, False) == (found.near.first_differing, found.near.alike)
 
@@ -98,7 +98,7 @@ def test_damage_is_told_and_left_alone(
     content = bytearray(saved.path.read_bytes())
     content[-100] ^= 1
     saved.path.write_bytes(content)
-    assert "corrupt" == explain(store.root, fingerprint, TOKENS).code
+    assert "corrupt" == store.explain(fingerprint, TOKENS).code
     assert saved.path.exists()
 
 
@@ -107,14 +107,14 @@ def test_a_coarser_file_does_not_serve(
 ):
     """A rounded state is told where exact is asked, and is a hit where it is not."""
     store.save(fingerprint, TOKENS, snapshot_files.packed(Tier.Q4))
-    assert "too_coarse" == explain(store.root, fingerprint, TOKENS).code
-    assert "hit" == explain(store.root, fingerprint, TOKENS, Tier.Q4).code
+    assert "too_coarse" == store.explain(fingerprint, TOKENS).code
+    assert "hit" == store.explain(fingerprint, TOKENS, Tier.Q4).code
 
 
 def test_a_linked_file_is_told(store: SnapshotStore, saved: Saved, fingerprint: Fingerprint):
     """What a lookup refuses for safety is incompatible here as well."""
     os.link(saved.path, saved.path.with_name("f" * 32 + ".ekv"))
-    assert "incompatible" == explain(store.root, fingerprint, TOKENS).code
+    assert "incompatible" == store.explain(fingerprint, TOKENS).code
 
 
 def test_work_is_bounded_newest_first(
@@ -128,6 +128,6 @@ def test_work_is_bounded_newest_first(
         outcome = store.save(fingerprint, [*TOKENS[:-1], n], snapshot_files.state())
         os.utime(outcome.path, ns=(n, n))
     monkeypatch.setattr(explain_module, "MAX_FILES", 2)
-    found = explain(store.root, fingerprint, TOKENS)
+    found = store.explain(fingerprint, TOKENS)
     assert found.near is not None
     assert (2, 5) == (found.n_files, found.near.tokens[-1])
