@@ -17,7 +17,7 @@ import contextlib
 import io
 import os
 import struct
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
 from edgellm.fileio import read_exactly
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
+    from edgellm.fileio import AtomicWriter
     from edgellm.store.keys import StoreKey
 
     Buffer = bytes | bytearray | memoryview
@@ -80,13 +81,6 @@ def opened(file: BinaryIO, n_bytes: int, key: StoreKey | None) -> tuple[BinaryIO
         raise SnapshotIncompatible("encrypted, and no key was given")
     reader = EnvelopeReader(file, n_bytes, key)
     return cast("BinaryIO", reader), reader.n_bytes
-
-
-class Sink(Protocol):
-    """Takes bytes, in order."""
-
-    def write(self, data: bytes | bytearray | memoryview, /) -> None:
-        """Append all of `data`."""
 
 
 class _Chunks:
@@ -232,24 +226,11 @@ def _checked_header(header: bytes, key: StoreKey) -> int:
     return int(chunk_bytes)
 
 
-@contextlib.contextmanager
-def sealed(out: Sink, key: StoreKey | None) -> Iterator[Sink]:
-    """Give what takes the inner file of `out`: `out` itself where there is no key.
-
-    Leaving the `with` block without an error seals the last chunk.
-    """
-    if key is None:
-        yield out
-        return
-    with EnvelopeWriter(out, key) as writer:
-        yield writer
-
-
 class EnvelopeWriter:
-    """Encrypts what is written to it; leaving the `with` block without an error seals the last chunk.
+    """An `AtomicWriter` of an encrypted file: what is written to it never reaches the disk plain.
 
     Args:
-        out: takes the outer file's bytes, in order.
+        file: not entered yet.
         key: of the store.
         chunk_bytes: of the inner file, in each chunk.
         random: gives so many random bytes, for tests.
@@ -257,7 +238,7 @@ class EnvelopeWriter:
 
     def __init__(
         self,
-        out: Sink,
+        file: AtomicWriter,
         key: StoreKey,
         *,
         chunk_bytes: int = CHUNK_BYTES,
@@ -267,19 +248,34 @@ class EnvelopeWriter:
         fields = (MAGIC, AES_256_GCM_STREAM, 0, chunk_bytes, key.id, salt, prefix, 0)
         self._header = HEADER.pack(*fields)
         self._chunks = _Chunks(key, self._header)
-        self._write = out.write
+        self._file = file
         self._plain = memoryview(bytearray(chunk_bytes))
         self._sealed = memoryview(bytearray(chunk_bytes + TAG_BYTES))
         self._n_held = 0
         self._index = 0
 
+    @property
+    def n_bytes(self) -> int:
+        """Length of the encrypted file so far; that of the whole one after the `with` block."""
+        return self._file.n_bytes
+
     def __enter__(self) -> EnvelopeWriter:
-        """Write the outer header."""
-        self._write(self._header)
+        """Create the temporary file and write the outer header.
+
+        Raises:
+            FileExistsError, DoesNotFit, UsageError, OSError: as `AtomicWriter`.
+        """
+        self._file.__enter__()
+        with self._undone_by_errors():
+            self._file.write(self._header)
         return self
 
     def write(self, data: Buffer, /) -> None:
-        """Append all of `data` to the inner file."""
+        """Append all of `data` to the inner file.
+
+        Raises:
+            DoesNotFit, OSError: as `AtomicWriter`.
+        """
         view = memoryview(data).cast("B")
         while view.nbytes:
             if self._n_held == self._plain.nbytes:  # and more follows: it is not the last
@@ -295,14 +291,23 @@ class EnvelopeWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Seal the last chunk, unless the block failed."""
+        """Seal the last chunk, sync and rename, or remove the temporary when anything failed."""
         if kind is None:
-            self._flush(last=True)
+            with self._undone_by_errors():
+                self._flush(last=True)
+        self._file.__exit__(kind, error, trace)
+
+    @contextlib.contextmanager
+    def _undone_by_errors(self) -> Iterator[None]:
+        with contextlib.ExitStack() as undo:
+            undo.push(self._file)
+            yield
+            undo.pop_all()
 
     def _flush(self, *, last: bool) -> None:
         if not self._n_held or self._index >= _MAX_CHUNKS:
             raise ValueError(f"chunk {self._index} of {self._n_held} bytes")
         sealed = self._sealed[: self._n_held + TAG_BYTES]
         self._chunks.seal(self._index, self._plain[: self._n_held], sealed, last=last)
-        self._write(sealed)
+        self._file.write(sealed)
         self._index, self._n_held = self._index + 1, 0
