@@ -23,7 +23,13 @@ settings.register_profile(
 settings.load_profile("edgellm")
 
 # What a user may have exported, and what would change what is tested.
-_CHANGES_BEHAVIOUR = ("EDGELLM_ISA", "EDGELLM_OFFLINE", "NO_COLOR", "FORCE_COLOR")
+_CHANGES_BEHAVIOUR = (
+    "EDGELLM_ISA",
+    "EDGELLM_OFFLINE",
+    "EDGELLM_SNAPSHOTS_MAX",
+    "NO_COLOR",
+    "FORCE_COLOR",
+)
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -85,6 +91,15 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def snapshot_files() -> ModuleType:
     """Builders of snapshot states and files: importlib mode has no packages to import them from."""
     return _load(_ROOT / "tests" / "attacks" / "snapshot_files.py")
+
+
+@pytest.fixture(scope="session")
+def lora_files() -> ModuleType:
+    """Builders of LoRA adapters, and of models with them merged in."""
+    folder = _ROOT / "tests" / "attacks"
+    if "gguf_edits" not in sys.modules:  # they are made of it
+        _load(folder / "gguf_edits.py")
+    return _load(folder / "lora_files.py")
 
 
 @pytest.fixture(scope="session")

@@ -85,3 +85,37 @@ def test_a_wrong_home_is_one_line_and_exit_2(
     assert paths.HOME_VARIABLE in done.stderr
     assert "Traceback" not in done.stderr
     assert [] == list(Path(tmp_path).iterdir())
+
+
+def test_a_user_without_a_home_has_a_folder_that_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A `~` that nobody can resolve makes no folder of that name in the working directory."""
+    monkeypatch.delenv(paths.HOME_VARIABLE)
+    monkeypatch.setattr("platformdirs.user_data_dir", lambda *_, **__: "~/.local/share/edgellm")
+    assert paths.NOWHERE / "edgellm" == paths.home_dir()
+
+
+@pytest.mark.parametrize(
+    ("value", "cap_bytes"),
+    [
+        ("", None),
+        ("20GB", 20_000_000_000),
+        ("0", 0),
+        ("off", paths.NO_CAP),
+        (" OFF ", paths.NO_CAP),
+    ],
+)
+def test_a_variable_says_how_much_snapshots_may_take(
+    monkeypatch: pytest.MonkeyPatch, value: str, cap_bytes: int | None
+) -> None:
+    """Empty says nothing, and `off` is no limit."""
+    monkeypatch.setenv(paths.CAP_VARIABLE, value)
+    assert cap_bytes == paths.snapshots_cap_bytes()
+
+
+def test_a_cap_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the variable and what it may hold."""
+    monkeypatch.setenv(paths.CAP_VARIABLE, "lots")
+    with pytest.raises(UsageError, match=r"EDGELLM_SNAPSHOTS_MAX: 'lots' .*`20GB`"):
+        paths.snapshots_cap_bytes()
