@@ -1,0 +1,294 @@
+"""Why a start is not warm: the prompt as a run would make it, and what the store has for it.
+
+Nothing is decoded. The engine is opened for its settings alone: weights are mapped and not read, and
+a context of the smallest size says which attention kernel was chosen, which no header can tell.
+Texts are for the user's own terminal; none is logged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from edgellm.core import Message, Tier
+from edgellm.runtime.causes import (
+    CAUSES,
+    begins_otherwise,
+    code_cause,
+    field_cause,
+    first_differing,
+    text_cause,
+)
+from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS
+from edgellm.runtime.prompting import Prompting
+from edgellm.runtime.spelled import SpelledTokens
+from edgellm.store.explain import HIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from edgellm.engines.base import Engine
+    from edgellm.runtime.live import Prompt
+    from edgellm.runtime.session import SessionOptions
+    from edgellm.store.explain import Explanation, FieldChange, Near
+    from edgellm.store.snapshots import SnapshotStore
+
+_QUESTION = "Hello"  # what stands behind the prefix does not matter, as long as something does
+_AROUND_CHARS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a prompt leaves the one that is stored.
+
+    Attributes:
+        token: index of the first token that differs.
+        stored_id, now_id: these tokens; None behind the end of the shorter prefix.
+        offset: of the first character that differs, in the prompt as it is rendered now.
+        line, column: the same in the system prompt, from 1; None outside of it.
+        stored_text, now_text: what stands around it, up to 40 characters on each side.
+    """
+
+    token: int
+    stored_id: int | None
+    now_id: int | None
+    offset: int
+    line: int | None
+    column: int | None
+    stored_text: str
+    now_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Whether the store has a prompt's prefix, and if not, why.
+
+    Attributes:
+        code: `hit`, or the code of the miss.
+        cause: one of `CAUSES`; "" for a hit.
+        message: one phrase for people.
+        fix: one line of advice; "" for a hit.
+        key: name of the snapshot that is looked for.
+        path: where it lies or would lie.
+        n_tokens: length of the prefix.
+        n_usable: how many of them a run would take from the store, those of a shorter cut perhaps.
+        tier: of the snapshot found, or of the nearest one.
+        created_s: when that was written, Unix seconds; 0 without one.
+        changes: fields of the fingerprint that differ from the nearest snapshot's.
+        difference: where the tokens differ from the nearest snapshot's.
+        notes: what the prompt's making had to say.
+    """
+
+    code: str
+    cause: str
+    message: str
+    fix: str
+    key: str
+    path: str
+    n_tokens: int
+    n_usable: int = 0
+    tier: str = ""
+    created_s: int = 0
+    changes: tuple[FieldChange, ...] = ()
+    difference: Difference | None = None
+    notes: tuple[str, ...] = ()
+
+
+def why(
+    path: Path,
+    options: SessionOptions,
+    messages: Sequence[Message],
+    store: SnapshotStore,
+    *,
+    clock: Callable[[], datetime] = datetime.now,
+) -> Why:
+    """Say what the store has for a conversation's prefix, as a run with these options would ask.
+
+    Args:
+        path: the model.
+        options: how a run would open it.
+        messages: the system messages; a question is put behind them.
+        store: where snapshots lie.
+        clock: the time that templates see.
+
+    Raises:
+        EdgeLLMError: the model cannot be opened, or the template refuses the messages.
+    """
+    from edgellm.engines.llamacpp import LlamaCppEngine
+
+    # Copies of the weights that a CPU multiplies faster with are of no use here, and of no weight:
+    # they change the rounding, which is no hard field.
+    engine = LlamaCppEngine(path, replace(options.engine, repack=False))
+    try:
+        engine.reserve(1)
+        return Doctor(engine, store, options, clock=clock).look(messages)
+    finally:
+        engine.close()
+
+
+class Doctor:
+    """Looks at prompts for one engine and one store.
+
+    Args:
+        engine: with a context reserved.
+        store: where snapshots lie.
+        options: how a session would be opened: tier and template count.
+        clock: the time that templates see.
+        min_tokens: the shortest prefix that is kept.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: SnapshotStore,
+        options: SessionOptions,
+        *,
+        clock: Callable[[], datetime] = datetime.now,
+        min_tokens: int = MIN_SNAPSHOT_TOKENS,
+    ) -> None:
+        self._engine = engine
+        self._vocab = engine.vocab()
+        self._store = store
+        self._tier = options.snapshot
+        self._min_tokens = min_tokens
+        self._prompting = Prompting(engine, options.chat_template, clock=clock, keeps_prefixes=True)
+
+    def prompt(self, messages: Sequence[Message]) -> Prompt:
+        """Return the prompt of these system messages and some question.
+
+        Raises:
+            TemplateError: the template failed or refused the messages.
+        """
+        return self._prompting.prompt([*messages, Message("user", _QUESTION)], None)
+
+    def look(self, messages: Sequence[Message]) -> Why:
+        """Explain the prefix of these system messages.
+
+        Raises:
+            TemplateError: the template failed or refused the messages.
+        """
+        prompt = self.prompt(messages)
+        found = self._explained(prompt, "\n".join(message.content for message in messages))
+        notes, self._prompting.notes = tuple(self._prompting.notes), []
+        return replace(found, notes=notes)
+
+    def _explained(self, prompt: Prompt, content: str) -> Why:
+        block = self._engine.snapshot_block()
+        if self._tier is Tier.OFF or block:
+            return self._refused("off", f"snapshots are off: {block or 'asked'}", prompt)
+        if not prompt.cuts:
+            return self._refused("no_prefix", "the prompt has no stable prefix", prompt)
+        tier = Tier.EXACT if self._tier is Tier.AUTO else self._tier
+        fingerprint = self._engine.fingerprint()
+        first: tuple[Explanation, tuple[int, ...]] | None = None
+        for cut in reversed(prompt.cuts):
+            prefix = prompt.tokens[:cut]
+            if cut < self._min_tokens:
+                continue
+            found = self._store.explain(fingerprint, prefix, tier)
+            if found.code == HIT:
+                return self._hit(found, prompt, first)
+            first = first or (found, prefix)
+        if first is None:
+            message = (
+                f"{prompt.n_prefix} tokens are fewer than the {self._min_tokens} that are kept"
+            )
+            return self._refused("too_short", message, prompt)
+        return self._miss(*first, prompt, content)
+
+    def _refused(self, code: str, message: str, prompt: Prompt) -> Why:
+        """Describe what the session does not ask the store for."""
+        cause = code_cause(code)
+        return Why(code, cause, message, CAUSES[cause], "", "", prompt.n_prefix)
+
+    def _hit(
+        self,
+        found: Explanation,
+        prompt: Prompt,
+        longer: tuple[Explanation, tuple[int, ...]] | None,
+    ) -> Why:
+        info = found.info
+        n_tokens = info.n_tokens if info else 0
+        said = f"all {n_tokens} tokens are stored"
+        if longer is not None:
+            said = f"{n_tokens} of {prompt.n_prefix} tokens are stored, up to an earlier boundary"
+        return Why(
+            code=HIT,
+            cause="",
+            message=said,
+            fix="",
+            key=found.path.stem,
+            path=str(found.path),
+            n_tokens=prompt.n_prefix,
+            n_usable=n_tokens,
+            tier=info.tier.value if info else "",
+            created_s=info.created_s if info else 0,
+        )
+
+    def _miss(
+        self, found: Explanation, prefix: tuple[int, ...], prompt: Prompt, content: str
+    ) -> Why:
+        near = found.near
+        missed = Why(found.code, "", "", "", found.path.stem, str(found.path), len(prefix))
+        if found.problem:
+            cause = code_cause(found.code)
+            message = f"the file there cannot be used: {found.problem}"
+        elif near is None:
+            cause, message = "never_stored", "nothing is stored that is like it"
+        elif near.changes:
+            cause = field_cause(near.changes)
+            message = "the same tokens are stored, under another fingerprint"
+            missed = replace(missed, changes=near.changes)
+        elif not near.alike and not begins_otherwise(near.tokens, prefix, self._vocab.bos_id):
+            cause = "never_stored"
+            message = "for this model and these settings other prompts are stored, none like it"
+        else:
+            cause, difference = self._compared(near, prefix, prompt, content)
+            message = f"a prompt like it is stored, which differs from token {difference.token} on"
+            missed = replace(missed, difference=difference)
+        if near is not None and cause != "never_stored":
+            missed = replace(missed, tier=near.tier.value, created_s=near.created_s)
+        return replace(missed, cause=cause, message=message, fix=CAUSES[cause])
+
+    def _compared(
+        self, near: Near, prefix: tuple[int, ...], prompt: Prompt, content: str
+    ) -> tuple[str, Difference]:
+        """Put two prefixes side by side: class of the difference, and where it is."""
+        spell = SpelledTokens(self._vocab, self._engine.tokenize)
+        stored, now = spell.text(near.tokens), spell.text(prefix)
+        at = first_differing(stored, now)
+        token = near.first_differing or 0
+        begins = begins_otherwise(near.tokens, prefix, self._vocab.bos_id)
+        cause = "bos" if begins else text_cause(stored, now, content)
+        offset = max(0, at - spell.shift(now, prompt.text))
+        line, column = _place(prompt.text, content, offset)
+        return cause, Difference(
+            token=token,
+            stored_id=_at(near.tokens, token),
+            now_id=_at(prefix, token),
+            offset=offset,
+            line=line,
+            column=column,
+            stored_text=_around(stored, at),
+            now_text=_around(now, at),
+        )
+
+
+def _place(text: str, content: str, offset: int) -> tuple[int | None, int | None]:
+    """Return line and column in the system prompt of an offset in the whole text."""
+    content = content.strip()
+    start = text.find(content) if content else -1
+    if start < 0 or not start <= offset <= start + len(content):
+        return None, None
+    before = text[start:offset]
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def _at(tokens: Sequence[int], index: int) -> int | None:
+    return tokens[index] if index < len(tokens) else None
+
+
+def _around(text: str, at: int) -> str:
+    return text[max(0, at - _AROUND_CHARS) : at + _AROUND_CHARS]
