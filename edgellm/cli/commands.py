@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from edgellm import __version__
-from edgellm.cli import chat, completion, convert, info, manual, render, run, snapshots, streams
+from edgellm.cli import (
+    chat,
+    completion,
+    convert,
+    info,
+    manual,
+    render,
+    run,
+    snapshots,
+    snapshots_why,
+    streams,
+)
 from edgellm.cli.manual import EXIT_PIPE_CLOSED
 from edgellm.errors import (
     EXIT_BAD_INPUT,
@@ -82,6 +93,7 @@ _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] 
     (app, "info", info.info, info.EXAMPLES),
     (app, "completion", completion.completion, completion.EXAMPLES),
     (_snapshots, "ls", snapshots.ls, snapshots.LS_EXAMPLES),
+    (_snapshots, "why", snapshots_why.why, snapshots_why.EXAMPLES),
     (_snapshots, "check", snapshots.check, snapshots.CHECK_EXAMPLES),
     (_snapshots, "rm", snapshots.rm, snapshots.RM_EXAMPLES),
 )
@@ -108,7 +120,7 @@ def _root(
 
 @_snapshots.callback()
 def _snapshots_root(context: typer.Context) -> None:
-    """List, check and remove the states kept after system prompts."""
+    """See, check, explain and remove the states kept after system prompts."""
     _help_if_bare(context)
 
 

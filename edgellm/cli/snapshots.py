@@ -1,4 +1,4 @@
-"""`edgellm snapshots`: list, check and remove what the prefix store keeps."""
+"""`edgellm snapshots ls`, `check` and `rm`: what the prefix store keeps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ls(*, as_json: AsJson = False) -> None:
     """List the snapshots: key, tokens, size, age, tier and model."""
     from edgellm.cli import render
 
-    entries = sorted(_store().entries(), key=lambda entry: entry.created_s, reverse=True)
+    entries = sorted(open_store().entries(), key=lambda entry: entry.created_s, reverse=True)
     if as_json:
         for entry in entries:
             render.json_line({"type": "snapshot", **_plain(entry)})
@@ -67,7 +67,7 @@ def check(
     """Verify every snapshot; exits 1 if a problem remains."""
     from edgellm.cli import render
 
-    findings = _store().check(fix=fix)
+    findings = open_store().check(fix=fix)
     for finding in findings:
         if as_json:
             render.json_line(
@@ -103,7 +103,7 @@ def rm(
 
     if every == bool(keys):
         raise UsageError("give keys or --all", hint="`edgellm snapshots ls` shows the keys")
-    store = _store()
+    store = open_store()
     entries = tuple(store.entries())
     chosen = None if every else full_keys(keys or (), [entry.key for entry in entries])
     n = len(entries) if chosen is None else len(chosen)
@@ -134,7 +134,8 @@ def full_keys(starts: Sequence[str], known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _store() -> SnapshotStore:
+def open_store() -> SnapshotStore:
+    """Return the store of this machine's user."""
     from edgellm.paths import snapshots_dir
     from edgellm.store.snapshots import SnapshotStore
 
@@ -152,11 +153,11 @@ def _row(entry: SnapshotInfo) -> tuple[str, ...]:
     size = format_bytes(entry.n_bytes)
     # Two files of one name differ in the hash of their content.
     model = f"{entry.field('name')} {entry.field('model')[:_SHOWN_KEY]}".strip()
-    made = _day(entry.created_s)
+    made = day(entry.created_s)
     return (entry.key[:_SHOWN_KEY], str(entry.n_tokens), size, made, entry.tier.value, model)
 
 
-def _day(unix_s: int) -> str:
+def day(unix_s: int) -> str:
     """Return local date and time; a file may claim any number."""
     from datetime import datetime
 
