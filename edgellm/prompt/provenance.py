@@ -1,6 +1,6 @@
 """A rendered prompt that knows which control tokens are the template's own.
 
-Whatever a message says is text: who types `<|im_end|>` closes no turn. A control token belongs to
+Whatever a message or a tool says is text: who types `<|im_end|>` closes no turn. A control token belongs to
 the template when all of its spelling does. To see that, the messages are rendered again with signs
 exchanged for private ones, which templates handle like any other; what is still spelled out then,
 the template wrote.
@@ -20,19 +20,22 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from edgellm.core import Message
 from edgellm.errors import TemplateError
+from edgellm.prompt.conversation import Conversation
 from edgellm.prompt.template import HINT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
+    from edgellm.core import Message, Tools
     from edgellm.prompt.spellings import Span, Spellings
     from edgellm.prompt.template import Prompter
 
 # Unicode's private use areas: no tokenizer, filter or case mapping makes anything of them.
-_PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+# What JSON writes as something else: hidden, it would not be escaped. No spelling is made of it.
+_ESCAPED = frozenset('"\\').union(map(chr, range(0x20)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,11 @@ class PromptText:
         """Return the control tokens as they are spelled."""
         return [self.text[start:end] for start, end in self.controls]
 
+    def head(self, end: int) -> PromptText:
+        """Return what stands before a position, where no control token may be cut in two."""
+        before = tuple(span for span in self.controls if span[1] <= end)
+        return PromptText(self.text[:end], before, self.mixed)
+
     def tail(self, start: int) -> PromptText:
         """Return what stands from a position on, where no control token may be cut in two."""
         behind = tuple((a - start, b - start) for a, b in self.controls if a >= start)
@@ -71,20 +79,23 @@ class PromptWriter:
         self._prompter = prompter
         self._spellings = spellings
 
-    def write(self, messages: Sequence[Message], now: datetime | None = None) -> PromptText:
-        """Render a conversation.
+    def write(
+        self, messages: Sequence[Message], now: datetime | None = None, tools: Tools = ()
+    ) -> PromptText:
+        """Render a conversation, with the tools that the model may call.
 
         Raises:
             TemplateError: the template failed or refused the messages, or it only takes messages
                 of which it could make control tokens.
         """
-        text = self._prompter.render(messages, now=now)
+        given = Conversation(tuple(messages), tools)
+        text = self._render(given, now)
         if self._prompter.fallback:
             return PromptText(text, mixed=True)
-        seen = self._seen(text, messages, now)
+        seen = self._seen(text, given, now)
         if not seen.controls:
             return seen
-        rendered, marks = self._blind(text, messages, now)
+        rendered, marks = self._blind(text, given, now)
         controls = self._spellings.spans(rendered)
         if controls == seen.controls:
             return seen
@@ -93,13 +104,13 @@ class PromptWriter:
             return blind
         return seen
 
-    def _seen(self, text: str, messages: Sequence[Message], now: datetime | None) -> PromptText:
+    def _seen(self, text: str, given: Conversation, now: datetime | None) -> PromptText:
         """Hide the first characters of spellings, if there are any."""
         plain = PromptText(text, self._spellings.spans(text))
         try:
             # Beginnings too: two messages, or a template that cuts something out of one, could
             # make a spelling of what are two halves.
-            broad = self._marked(text, messages, self._spellings.beginnings, now)
+            broad = self._marked(text, given, self._spellings.beginnings, now)
         except TemplateError:
             broad = PromptText("")  # a template that misses what was exchanged
         if broad is None:
@@ -108,21 +119,28 @@ class PromptWriter:
             return PromptText(text, broad.controls, broad.controls != plain.controls)
         # The template looks at what was exchanged, as for the end of a thought. It may see what
         # begins like a spelling, but what is one means nothing to it either.
-        return self._marked(text, messages, self._spellings.openings, now) or plain
+        return self._marked(text, given, self._spellings.openings, now) or plain
 
     def _blind(
-        self, text: str, messages: Sequence[Message], now: datetime | None
+        self, text: str, given: Conversation, now: datetime | None
     ) -> tuple[str, dict[str, str]]:
         """Render with everything hidden of which spellings could be made."""
-        contents = [message.content for message in messages]
-        everything = self._spellings.ingredients("".join(contents))
+        texts, n_messages = given.texts(), len(given.messages)
+        everything = self._spellings.ingredients("".join(texts))
         # A template that refuses messages without words gets the words. Without a sign they make
         # no control token in any template but one that writes all the signs around them.
-        for hidden in (everything, {char for char in everything if not char.isalnum()}):
-            marks = self._private(hidden, [text, *contents])
+        signs = {char for char in everything if not char.isalnum()}
+        for hidden in (everything, signs):
+            marks = self._private(hidden, [text, *texts])
             table = str.maketrans(marks)
+            # Templates ask for a tool's words, such as `type` and `function`.
+            in_tools = str.maketrans({c: marks[c] for c in signs - _ESCAPED})
+            exchanged = [
+                said.translate(table if n < n_messages else in_tools)
+                for n, said in enumerate(texts)
+            ]
             with suppress(TemplateError):
-                return self._render(messages, [c.translate(table) for c in contents], now), marks
+                return self._render(given.with_texts(exchanged), now), marks
         raise TemplateError(
             "the chat template fails when the signs in messages are hidden from it, so nobody can "
             "tell which control tokens are its own",
@@ -132,7 +150,7 @@ class PromptWriter:
     def _marked(
         self,
         text: str,
-        messages: Sequence[Message],
+        given: Conversation,
         find: Callable[[str], list[int]],
         now: datetime | None,
     ) -> PromptText | None:
@@ -140,27 +158,23 @@ class PromptWriter:
 
         Private ones of the plain text are the template's and stay.
         """
-        places = [find(message.content) for message in messages]
+        texts = given.texts()
+        places = [find(said) for said in texts]
         if not any(places):
             return None
-        contents = [message.content for message in messages]
-        wanted = {c[at] for c, found in zip(contents, places, strict=True) for at in found}
-        marks = self._private(wanted, [text, *contents])
-        marked = [_exchanged(c, found, marks) for c, found in zip(contents, places, strict=True)]
-        rendered = self._render(messages, marked, now)
+        wanted = {said[at] for said, found in zip(texts, places, strict=True) for at in found}
+        marks = self._private(wanted, [text, *texts])
+        marked = [_exchanged(said, found, marks) for said, found in zip(texts, places, strict=True)]
+        rendered = self._render(given.with_texts(marked), now)
         return _restored(rendered, marks, self._spellings.spans(rendered))
 
-    def _render(
-        self, messages: Sequence[Message], contents: Sequence[str], now: datetime | None
-    ) -> str:
-        """Render the messages with other contents."""
-        changed = [Message(m.role, c) for m, c in zip(messages, contents, strict=True)]
-        return self._prompter.render(changed, now=now)
+    def _render(self, given: Conversation, now: datetime | None) -> str:
+        return self._prompter.render(given.messages, now=now, tools=given.tools)
 
     def _private(self, wanted: set[str], texts: Sequence[str]) -> dict[str, str]:
         """Choose for each character a private one that is in no text."""
         used = self._spellings.characters.union(self._prompter.source, *texts)
-        free = (chr(code) for code in chain(*_PRIVATE) if chr(code) not in used)
+        free = (chr(code) for code in chain(*PRIVATE) if chr(code) not in used)
         marks = dict(zip(sorted(wanted), free))  # noqa: B905  (there are more free ones)
         if len(marks) < len(wanted):
             raise TemplateError("the messages use all of Unicode's private characters")

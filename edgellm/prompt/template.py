@@ -18,6 +18,8 @@ from edgellm.errors import TemplateError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from edgellm.core import Tools
+
 # Compiling takes some kB for each character of the worst ones; real ones have some ten thousand.
 MAX_SOURCE_CHARS = 1 << 17
 RAW_SEPARATOR = "\n\n"
@@ -46,6 +48,7 @@ class Prompter(Protocol):
         *,
         add_generation_prompt: bool = True,
         now: datetime | None = None,
+        tools: Tools = (),
     ) -> str:
         """Return the prompt's text.
 
@@ -53,6 +56,7 @@ class Prompter(Protocol):
             messages: the conversation; it is not changed.
             add_generation_prompt: end with the opening of the assistant's turn.
             now: what the template takes for the time; None is the local time.
+            tools: what the model may call; not every template writes them.
 
         Raises:
             TemplateError: the template failed, refused the messages, or did too much.
@@ -75,9 +79,10 @@ class RawTemplate:
         *,
         add_generation_prompt: bool = True,
         now: datetime | None = None,
+        tools: Tools = (),
     ) -> str:
         """Return the contents, with a blank line between any two but question and answer."""
-        del add_generation_prompt, now
+        del add_generation_prompt, now, tools
         text, before = "", ""
         for n, message in enumerate(messages):
             answers = (before, message.role) == ("user", "assistant")
@@ -177,8 +182,10 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         now: datetime | None = None,
+        tools: Tools = (),
     ) -> str:
         """Return the prompt's text; see `Prompter.render`."""
+        from edgellm.prompt.conversation import Conversation
         from edgellm.prompt.failure import template_errors
         from edgellm.prompt.meter import Meter
         from edgellm.prompt.sandbox import make_strftime_now
@@ -187,11 +194,13 @@ class ChatTemplate:
             **self._constants,
             # Fresh for each render: the template may look at them, not keep or change them.
             "messages": [{"role": m.role, "content": m.content} for m in messages],
-            "tools": None,
+            # None where there are none: templates ask whether there is a list at all.
+            "tools": [dict(tool) for tool in tools] or None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             "strftime_now": make_strftime_now(now or datetime.now().astimezone()),
         }
         with self._lock, template_errors(HINT):
-            self._environment.meter = Meter(sum(len(m.content) for m in messages))
+            given = Conversation(tuple(messages), tools)
+            self._environment.meter = Meter(sum(map(len, given.texts())))
             return self._template.render(values)
