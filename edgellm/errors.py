@@ -16,6 +16,7 @@ EdgeLLMError
 ├── SnapshotError
 │   ├── SnapshotCorrupt
 │   └── SnapshotIncompatible
+├── KeyUnavailable              encryption was asked for, and its key cannot be had
 ├── DoesNotFit                  memory or disk
 ├── EngineError
 │   ├── EngineUnavailable       the library is not installed, or cannot load
@@ -164,6 +165,12 @@ class SnapshotIncompatible(SnapshotError):
     """A whole snapshot that does not belong to this model, engine or prompt."""
 
     code = "snapshot_incompatible"
+
+
+class KeyUnavailable(EdgeLLMError):
+    """Snapshots are to be encrypted, and there is no key; nothing is kept plain instead."""
+
+    code = "key_unavailable"
 
 
 class DoesNotFit(EdgeLLMError):
