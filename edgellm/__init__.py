@@ -33,6 +33,7 @@ from edgellm.errors import EdgeLLMError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Callable
     from os import PathLike
 
     from edgellm.runtime.llm import LLM
@@ -74,6 +75,7 @@ def load(
     lora: Sequence[str | PathLike[str] | tuple[str | PathLike[str], float]] = (),
     chat_template: str | None = None,
     snapshot: str | Tier = Tier.EXACT,
+    snapshot_key: str | bytes | Callable[[], bytes] | None = None,
     mode: str | Mode = Mode.PRIVATE,
     isolation: str = "none",
 ) -> LLM:
@@ -92,6 +94,8 @@ def load(
         chat_template: Jinja source that replaces the model's own.
         snapshot: how the state of the system prompt is kept on disk: `exact`, rounded in fewer bytes
             (`q8`, `q6`, `q5`, `q4`), or `off`, not at all.
+        snapshot_key: encrypts those files: 32 bytes, a function that returns them, `keyring` (the
+            system's) or `file:PATH`; None leaves it to `EDGELLM_SNAPSHOT_ENCRYPT`.
         mode: which routes a request may take; `private` and `offline` stay on this machine.
         isolation: where the engine runs; `none` is this process.
 
@@ -101,6 +105,7 @@ def load(
         UsageError: an option has an unknown value.
         TemplateError: the chat template does not parse.
         DoesNotFit: the model does not fit the memory.
+        KeyUnavailable, MissingExtra: snapshots are to be encrypted, and cannot be.
     """
     from edgellm.runtime.llm import open_llm
 
@@ -116,6 +121,7 @@ def load(
         lora=lora,
         chat_template=chat_template,
         snapshot=snapshot,
+        snapshot_key=snapshot_key,
         mode=mode,
         isolation=isolation,
     )

@@ -133,6 +133,14 @@ class AnswerOptions:
             "q4) in 1/2 to 1/3 of the bytes.",
         ),
     ] = Tier.EXACT
+    snapshot_encrypt: Annotated[
+        str | None,
+        Option(
+            "--snapshot-encrypt",
+            metavar="keyring|file:PATH",
+            help="Encrypt snapshots, with a key in the system's keyring or a file of mode 0600.",
+        ),
+    ] = None
     mode: Annotated[
         Mode, Option("--mode", help=f"Routes allowed; {OFFLINE_VARIABLE}=1 makes it offline.")
     ] = Mode.PRIVATE
@@ -167,6 +175,7 @@ class AnswerOptions:
             ),
             n_ctx=self.ctx,
             snapshot=self.snapshot,
+            snapshot_key=self.snapshot_encrypt,
             chat_template=None if self.chat_template is None else read_text(self.chat_template),
             mode=Mode.OFFLINE if offline_variable(os.environ) else self.mode,
         )

@@ -137,9 +137,11 @@ def full_keys(starts: Sequence[str], known: Sequence[str]) -> list[str]:
 def open_store() -> SnapshotStore:
     """Return the store of this machine's user."""
     from edgellm.paths import snapshots_dir
+    from edgellm.store.key_sources import open_key
     from edgellm.store.snapshots import SnapshotStore
 
-    return SnapshotStore(snapshots_dir())
+    root = snapshots_dir()
+    return SnapshotStore(root, key=open_key(None, root))
 
 
 def _done(finding: Finding) -> str:

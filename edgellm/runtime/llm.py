@@ -139,6 +139,7 @@ def open_llm(path: str | PathLike[str], *, system: str | None, **options: Any) -
         engine=engine,
         n_ctx=_whole_or_none("n_ctx", options["n_ctx"], 1),
         snapshot=_member("snapshot", options["snapshot"], Tier),
+        snapshot_key=options["snapshot_key"],
         chat_template=options["chat_template"],
         mode=_member("mode", options["mode"], Mode),
         isolation=_one_of("isolation", options["isolation"], Isolation),

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from datetime import datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from edgellm.core import Done, Failure, Mode, Tier, Timings, Token, Usage, Warn
-from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, UsageError
-from edgellm.runtime.generate import Decoding
-from edgellm.runtime.live import live_after
-from edgellm.runtime.prefill import BEING_STORED, MIN_SNAPSHOT_TOKENS, Prefiller
+from edgellm.core import Done, Failure, Mode, Tier
+from edgellm.errors import EdgeLLMError, EngineFailed, UsageError
+from edgellm.paths import cache_dir
+from edgellm.runtime.answering import Answering
+from edgellm.runtime.loss import LossBook
+from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller
 from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.room import Room
-from edgellm.runtime.sampling import Sampler
 from edgellm.runtime.session import SessionFacts, SessionOptions
-from edgellm.runtime.text import TextJoiner
+from edgellm.runtime.storing import Storing, open_store
 from edgellm.store.background import SnapshotWriter
 
 if TYPE_CHECKING:
@@ -25,14 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from edgellm.core import Event, Request, SnapshotUse
+    from edgellm.core import Event, Request
     from edgellm.engines.base import Engine
-    from edgellm.runtime.live import Live, Prompt
-    from edgellm.runtime.prefill import Prefilled
+    from edgellm.runtime.live import Live
     from edgellm.store.snapshots import SnapshotStore
-
-SETTLE_S: Final = 0.05
-"""How long the end of an answer, already shown, waits to say that its snapshot was not written."""
 
 
 def open_session(path: Path, options: SessionOptions) -> LocalSession:
@@ -43,13 +38,18 @@ def open_session(path: Path, options: SessionOptions) -> LocalSession:
         EngineUnavailable: no engine is installed.
         DoesNotFit, EngineFailed: the engine cannot load it.
         UsageError, TemplateError: an option or `EDGELLM_HOME` is wrong.
+        KeyUnavailable, MissingExtra: snapshots are to be encrypted, and cannot be.
     """
     from edgellm.engines.llamacpp import LlamaCppEngine
     from edgellm.paths import snapshots_dir
+    from edgellm.store.key_sources import open_key
     from edgellm.store.snapshots import SnapshotStore
 
     started = perf_counter()
-    store = SnapshotStore(snapshots_dir()) if options.snapshot is not Tier.OFF else None
+    root = snapshots_dir()
+    store = None
+    if options.snapshot is not Tier.OFF:
+        store = SnapshotStore(root, key=open_key(options.snapshot_key, root))
     engine = LlamaCppEngine(path, options.engine)
     try:
         session = LocalSession(engine, options, store=store)
@@ -84,31 +84,45 @@ class LocalSession:
         self.engine = engine
         self.model = engine.model
         self.options = options or SessionOptions()
-        self.load_ms = 0.0
-        self._vocab = engine.vocab()
+        self.room = Room(engine, self.options.n_ctx)
         block = engine.snapshot_block()
         kept = None if block or self.options.snapshot is Tier.OFF else store
-        self._prefiller = Prefiller(
-            engine,
-            kept,
-            tier=Tier.EXACT if self.options.snapshot is Tier.AUTO else self.options.snapshot,
-            off_reason=block or "asked",
-            min_tokens=min_snapshot_tokens,
-        )
         self._writer = SnapshotWriter(kept) if kept else None
+        storing = None if kept is None else _storing(kept, self.options, self._writer)
         self._prompting = Prompting(
             engine, self.options.chat_template, clock=clock, keeps_prefixes=kept is not None
         )
-        self._warnings = self._opening_warnings(block)
-        self._said_lost = False
-        self.room = Room(engine, self.options.n_ctx)
-        self._live: Live | None = None
+        self._answers = Answering(
+            engine,
+            self._prompting,
+            Prefiller(
+                engine, storing, off_reason=block or "asked", min_tokens=min_snapshot_tokens
+            ),
+            self.room,
+            storing=storing,
+            writer=self._writer,
+            warnings=self._opening_warnings(block),
+        )
         self._n_cancels = 0
         self._answering = False
         self._closed = False
         # Held while the engine works, not while an answer waits for its reader. Reentrant: garbage
         # collection may close an answer that was given up, anywhere.
         self._working = threading.RLock()
+
+    @property
+    def live(self) -> Live | None:
+        """Return what the engine's memory holds, or None when that is not known."""
+        return self._answers.live
+
+    @property
+    def load_ms(self) -> float:
+        """Return the time to open the model, for the figures of each answer."""
+        return self._answers.load_ms
+
+    @load_ms.setter
+    def load_ms(self, value: float) -> None:
+        self._answers.load_ms = value
 
     def _opening_warnings(self, block: str) -> list[str]:
         """Return what is said once, with the first answer."""
@@ -180,110 +194,9 @@ class LocalSession:
             self.engine.resume()
             if self._n_cancels != n_cancels:
                 self.engine.cancel()  # it came before the first event was asked for
-            yield from self._events(request, lambda: self._n_cancels != n_cancels)
+            yield from self._answers.events(request, lambda: self._n_cancels != n_cancels)
         finally:
             self._answering = False
-
-    def _events(self, request: Request, cancelled: Callable[[], bool]) -> Iterator[Event]:
-        started = perf_counter()
-        sampler = Sampler(request.sampling, self._vocab.n_tokens)
-        prompt = self._prompting.prompt(request.messages, self._live)
-        yield from self._told()
-        n_ctx = self.room.wanted(len(prompt.tokens))
-        # Until here a request could be refused without loss; from here on nothing is known of the
-        # memory until the answer has ended in order.
-        live, self._live = self._live, None
-        try:
-            filled = self._prefiller.run(prompt, self.room.make(n_ctx, live))
-        except Cancelled:
-            self.engine.truncate(0)
-            usage = Usage(prompt_tokens=len(prompt.tokens))
-            yield Done("", "cancelled", usage=usage, seed=sampler.seed)
-            return
-        yield from self._decode(request, prompt, filled, sampler, started, cancelled)
-
-    def _told(self) -> Iterator[Warn]:
-        """Give what there is to warn of, also that a snapshot could not be written, once."""
-        if self._writer is not None and self._writer.failure and not self._said_lost:
-            self._said_lost = True
-            self._warnings.append(f"the prefix snapshot was not kept: {self._writer.failure}")
-        for said in (self._prompting.notes, self._warnings):
-            while said:
-                yield Warn(said.pop(0))
-
-    def _snapshot_use(self, filled: Prefilled, *, taken: bool) -> SnapshotUse:
-        """Say what the store did, as far as it is known when the answer ends."""
-        use, writer = filled.snapshot, self._writer
-        if filled.unsaved is None or writer is None:
-            return use
-        # A disk that refuses does so at once, and a program of one answer asks only here.
-        if taken and not (writer.settle(SETTLE_S) and writer.failed_last):
-            return use
-        return replace(use, reason=use.reason.removesuffix(BEING_STORED) + "not kept")
-
-    def _decode(
-        self,
-        request: Request,
-        prompt: Prompt,
-        filled: Prefilled,
-        sampler: Sampler,
-        started: float,
-        cancelled: Callable[[], bool],
-    ) -> Iterator[Event]:
-        sampler.prime(prompt.tokens)
-        unsaved, writer = filled.unsaved, self._writer
-
-        taken = False
-
-        def save() -> None:
-            nonlocal taken
-            if unsaved is not None and writer is not None:
-                taken = writer.submit(unsaved.fingerprint, unsaved.tokens, unsaved.state)
-
-        decoding = Decoding(
-            self.engine,
-            filled.logits,
-            sampler,
-            TextJoiner(request.stop),
-            max_tokens=request.max_tokens,
-            n_ctx=self.room.n_ctx,
-            on_first=save,
-            cancelled=cancelled,
-        )
-        texts: list[str] = []
-        ttft_s = 0.0
-        try:
-            for piece in decoding:
-                ttft_s = ttft_s or perf_counter() - started
-                if piece.text:
-                    texts.append(piece.text)
-                    yield Token(len(texts) - 1, piece.text)
-        finally:
-            outcome = decoding.outcome
-            self._live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
-        use = self._snapshot_use(filled, taken=taken)
-        yield from self._told()
-        yield Done(
-            text="".join(texts),
-            finish_reason=outcome.finish_reason,
-            usage=Usage(len(prompt.tokens), filled.reused_tokens, len(outcome.tokens)),
-            timings=Timings(
-                load_ms=self.load_ms,
-                restore_ms=filled.restore_s * 1000,
-                prefill_ms=filled.prefill_s * 1000,
-                ttft_ms=(ttft_s or perf_counter() - started) * 1000,
-                decode_tokens_per_s=(
-                    outcome.n_decoded / outcome.decode_s if outcome.decode_s else 0.0
-                ),
-            ),
-            snapshot=use,
-            seed=sampler.seed,
-        )
-
-    def _live_after(self, prompt: Prompt, answer: tuple[int, ...], n_decoded: int) -> Live | None:
-        """Describe the memory, or None when the engine does not hold what was decoded."""
-        live = live_after(prompt, answer, n_decoded, self._vocab.piece)
-        return live if self.engine.position == len(live.tokens) else None
 
     def cancel(self) -> None:
         """End the answer asked for last; callable from any thread and from a signal handler."""
@@ -311,6 +224,20 @@ class LocalSession:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _storing(
+    store: SnapshotStore, options: SessionOptions, writer: SnapshotWriter | None
+) -> Storing:
+    """Return how a session uses its store."""
+    losses = LossBook(cache_dir() / "losses") if options.snapshot_loss > 0 else None
+    return Storing(
+        store,
+        tier=options.snapshot,
+        loss=options.snapshot_loss,
+        losses=losses,
+        written=(lambda: writer.speed) if writer else (lambda: (0, 0.0)),
+    )
 
 
 def _with_failure(events: Iterator[Event]) -> Iterator[Event]:

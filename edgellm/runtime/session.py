@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from edgellm.core import Done, Event, ModelInfo, Request
+    from edgellm.store.key_sources import KeySource
 
 Isolation = Literal["none"]
 
@@ -29,7 +30,13 @@ class SessionOptions:
     Attributes:
         engine: settings of the engine.
         n_ctx: context in tokens; None takes min(the model's, max(4096, prompt + 1024)).
-        snapshot: the tier of prefix snapshots, or off.
+        snapshot: the tier of prefix snapshots, or off; `auto` decides by what was measured.
+        snapshot_loss: mean KL divergence that `auto` may cost, in nats; 0 keeps the same answer.
+        snapshot_turns: keep the state after each answer too, for conversations that are taken up
+            again by another process.
+        snapshot_cap_bytes: what snapshots may take in all; None takes the store's own limit.
+        snapshot_key: the key they are encrypted under, or where it is: `keyring`, `file:PATH`, 32
+            bytes, or a function that returns them; None leaves it to the environment. Never shown.
         chat_template: Jinja source that replaces the model's own, or None.
         mode: which routes requests may take.
         isolation: where the engine runs; `none` is this process.
@@ -37,10 +44,14 @@ class SessionOptions:
 
     engine: EngineSettings = field(default_factory=EngineSettings)
     n_ctx: int | None = None
-    snapshot: Tier = Tier.EXACT
+    snapshot: Tier = Tier.AUTO
+    snapshot_loss: float = 0.0
+    snapshot_turns: bool = False
+    snapshot_cap_bytes: int | None = None
     chat_template: str | None = None
     mode: Mode = Mode.PRIVATE
     isolation: Isolation = "none"
+    snapshot_key: KeySource | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
