@@ -32,8 +32,7 @@ from edgellm.core import (
 from edgellm.errors import EdgeLLMError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from os import PathLike
 
     from edgellm.runtime.llm import LLM
