@@ -15,7 +15,8 @@ EdgeLLMError
 │   └── PromptTooLong           the prompt does not fit the context
 ├── SnapshotError
 │   ├── SnapshotCorrupt
-│   └── SnapshotIncompatible
+│   ├── SnapshotIncompatible
+│   └── PackRefused             snapshots from elsewhere: damaged, or nobody trusted vouches for them
 ├── KeyUnavailable              encryption was asked for, and its key cannot be had
 ├── DoesNotFit                  memory or disk
 ├── EngineError
@@ -171,6 +172,13 @@ class KeyUnavailable(EdgeLLMError):
     """Snapshots are to be encrypted, and there is no key; nothing is kept plain instead."""
 
     code = "key_unavailable"
+
+
+class PackRefused(SnapshotError):
+    """A pack of snapshots is damaged, or nobody who is trusted here vouches for it."""
+
+    exit_code = EXIT_VERIFY_FAILED
+    code = "pack_refused"
 
 
 class DoesNotFit(EdgeLLMError):
