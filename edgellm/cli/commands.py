@@ -22,6 +22,7 @@ from edgellm.cli import (
     render,
     run,
     snapshots,
+    snapshots_purge,
     snapshots_why,
     streams,
 )
@@ -96,6 +97,7 @@ _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] 
     (_snapshots, "why", snapshots_why.why, snapshots_why.EXAMPLES),
     (_snapshots, "check", snapshots.check, snapshots.CHECK_EXAMPLES),
     (_snapshots, "rm", snapshots.rm, snapshots.RM_EXAMPLES),
+    (_snapshots, "purge", snapshots_purge.purge, snapshots_purge.EXAMPLES),
 )
 for _group, _name, _function, _examples in _COMMANDS:
     _group.command(_name, epilog=manual.examples(_examples))(manual.with_no_color(_function))

@@ -34,10 +34,11 @@ COMMANDS = {
     ("chat",): ["--system", "--stats", "--mode", "--json", "--snapshot"],
     ("convert",): ["--output", "--type", "--bits", "--threads", "--force", "--dry-run", "--json"],
     ("info",): ["--json"],
-    ("snapshots",): ["ls", "check", "rm"],
+    ("snapshots",): ["ls", "check", "rm", "purge"],
     ("snapshots", "ls"): ["--json"],
     ("snapshots", "check"): ["--fix", "--json"],
     ("snapshots", "rm"): ["--all", "--yes", "--json"],
+    ("snapshots", "purge"): ["--yes", "--forget-key", "--json"],
 }
 
 
