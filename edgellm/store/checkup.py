@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.fileio import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE, process_alive, temp_owner
 from edgellm.store import names
+from edgellm.store.eviction import ORPHAN_AGE_S
+from edgellm.store.flight import LOCKS_DIR
+from edgellm.store.ledger import LEDGER_NAME
 from edgellm.store.read import read_snapshot
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
     Remedy = Callable[[], None]
 
-ORPHAN_AGE_S: Final = 3600.0
+_OWN_NAMES: Final = (LOCKS_DIR, LEDGER_NAME)
 _OPEN_TO_OTHERS: Final = 0o077
 
 
@@ -85,6 +88,14 @@ def _walk(files: Files, clock: Callable[[], float]) -> Iterator[_Problem]:
         return
     yield from _mode(root, PRIVATE_DIR_MODE)
     for version in _children(root):
+        if version.name in _OWN_NAMES:
+            yield from _mode(
+                version, PRIVATE_DIR_MODE if _is_folder(version) else PRIVATE_FILE_MODE
+            )
+            continue
+        if temp_owner(version) is not None:
+            yield from _entry(files, version, clock)
+            continue
         if version.name != names.VERSION_DIR or not _is_folder(version):
             yield _Problem(version, "not a version of the store that is known here")
             continue

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from edgellm.errors import SnapshotIncompatible
 from edgellm.fileio import AtomicWriter, no_fault, open_regular, read_exactly
 from edgellm.store import envelope, names
+from edgellm.store.room import Room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,14 +64,24 @@ class Files:
         root: the folder.
         secret: the key of the store, or None for plain files.
         fault: called before each step that writes, for tests.
+        room: what may be done there and how much it may take; None takes the defaults.
+
+    Raises:
+        UsageError: `EDGELLM_SNAPSHOTS_MAX` is no number of bytes.
     """
 
     def __init__(
-        self, root: Path, *, secret: StoreKey | None = None, fault: Fault = no_fault
+        self,
+        root: Path,
+        *,
+        secret: StoreKey | None = None,
+        fault: Fault = no_fault,
+        room: Room | None = None,
     ) -> None:
         self.root = root
         self.secret = secret
         self.fault = fault
+        self.room = room or Room(root)
 
     def key(self, digest: str, ids: bytes) -> str:
         """Return the key for a fingerprint's digest and token ids."""
@@ -79,6 +90,10 @@ class Files:
     def path(self, digest: str, ids: bytes) -> Path:
         """Return the only place where that snapshot may lie."""
         return names.path_of(self.root, digest, ids, self.secret)
+
+    def outer_bytes(self, n_bytes: int) -> int:
+        """Return what a file of `n_bytes` has on the disk, which encrypting makes longer."""
+        return n_bytes if self.secret is None else envelope.outer_bytes(n_bytes)
 
     def opened(self, path: Path) -> AbstractContextManager[OpenFile]:
         """Open a file for reading; see `open_plain`. A store with a key reads encrypted ones."""

@@ -48,6 +48,8 @@ def find(
         landing: where the engine wants the rows, or None for fresh arrays.
         keep_damaged: leave a damaged file, for who only asks.
     """
+    if not files.room.place.readable:
+        return Miss(files.room.place.trouble, "unreadable")
     digest = fingerprint.digest()
     path = files.path(digest, ids)
 
@@ -63,6 +65,7 @@ def find(
         return _miss(path, err, keep_damaged=keep_damaged)
     if found.token_ids != ids:  # the hash found it, the tokens decide
         return Miss("incompatible: other tokens under this name", "foreign_tokens")
+    files.room.used(path)
     info = info_of(path, found.header, found.n_bytes)
     changes = _soft_changes(found.header.fingerprint, fingerprint)
     return Hit(found.state, info, changes, anchor=found.anchor)

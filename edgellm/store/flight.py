@@ -8,6 +8,7 @@ to wait. A lock only ever saves work: whatever fails about it, the caller goes o
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -26,6 +27,7 @@ ANSWER_S: Final = 0.5
 """How long a lock that is not waited for may take to answer; some network mounts never do."""
 _AGAIN_S: Final = 0.002
 _TRIES: Final = 3
+_NO_LOCKS: Final = "locks do not work"
 
 
 def never() -> bool:
@@ -39,9 +41,11 @@ class Lease:
     Args:
         path: the lock file, or None where no lock stands behind the right.
         fd: its open and locked descriptor, which is closed at the end.
+        trouble: why there is no lock, or "".
     """
 
-    def __init__(self, path: Path | None = None, fd: int = -1) -> None:
+    def __init__(self, path: Path | None = None, fd: int = -1, *, trouble: str = "") -> None:
+        self.trouble = trouble
         self._path = path
         self._fd = fd
         self._pid = os.getpid()
@@ -113,7 +117,7 @@ class Locks:
                 return None
             # Whoever only looks whether an owner is dead holds the lock for a moment as well.
             time.sleep(min(POLL_S, left_s) if left_s > 0 else _AGAIN_S)
-        return Lease()
+        return Lease(trouble=_NO_LOCKS)
 
     def wait(self, name: str, timeout_s: float, stopped: Callable[[], bool] = never) -> bool:
         """Wait until nobody has the lock of a name, and do not take it.
@@ -155,11 +159,11 @@ class Locks:
             try:
                 private_dir(self.folder)
                 fd = _open(path, os.O_CREAT)
-            except OSError:
-                return Lease()
+            except OSError as err:
+                return Lease(trouble=err.strerror or str(err))
             locked = self._lock(fd)
             if locked is None:
-                return Lease()
+                return Lease(trouble=_NO_LOCKS)
             if not locked:
                 os.close(fd)
                 return None
@@ -232,7 +236,7 @@ class _Attempt(threading.Thread):
 
 def _open(path: Path, flags: int) -> int:
     if path.parent.is_symlink():
-        raise NotADirectoryError(str(path.parent))
+        raise NotADirectoryError(errno.ENOTDIR, "the folder of locks is a link", str(path.parent))
     flags |= os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     return os.open(path, flags, PRIVATE_FILE_MODE)
 

@@ -1,4 +1,4 @@
-"""What lies in a store's folders, found by names alone: listing, removing, sweeping, making.
+"""What lies in a store's folders, found by names alone: listing, removing, making.
 
 Only names that the store itself gives are ever touched, and no link is followed out of it.
 """
@@ -9,7 +9,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from edgellm.errors import SnapshotError, SnapshotIncompatible
-from edgellm.fileio import PRIVATE_DIR_MODE, private_dir, process_alive, temp_owner
+from edgellm.fileio import PRIVATE_DIR_MODE, private_dir, temp_owner
 from edgellm.store import names
 
 if TYPE_CHECKING:
@@ -60,16 +60,6 @@ def remove_files(root: Path, keys: Collection[str] | None) -> int:
         with contextlib.suppress(OSError):
             path.parent.rmdir()  # works only on an empty folder
     return n_removed
-
-
-def sweep(root: Path) -> None:
-    """Remove what killed writers left behind: names only, no file is opened."""
-    with contextlib.suppress(OSError):  # a store that cannot be listed
-        for path in all_names(root):
-            owner = temp_owner(path)
-            if owner is not None and not process_alive(owner):
-                with contextlib.suppress(OSError):
-                    path.unlink()
 
 
 def make_folder(folder: Path, fault: Fault) -> None:

@@ -93,7 +93,7 @@ def judge(root: Path, floor_bytes: int | None = None, mounts: Path = MOUNTS) -> 
     if network:
         trouble = f"prefix snapshots are off: {root} is on a network file system ({network})"
         return Place(f"{trouble}; {_HINT}", readable=False, writable=False)
-    if not os.access(there, os.W_OK | os.X_OK):
+    if there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
         trouble = f"prefix snapshots are not kept: {there} cannot be written"
         return Place(f"{trouble}; {_HINT}", writable=False)
     disk = disk_of(root)

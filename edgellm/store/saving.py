@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgellm.errors import DoesNotFit, SnapshotError
+from edgellm.store import layout
 from edgellm.store.answers import Saved, Skipped
 from edgellm.store.files import refuse_foreign_folders
 from edgellm.store.finding import refuse_others
@@ -44,8 +45,13 @@ def store_state(
         if _is_stored(files, path, digest, ids, tier_of(state)):
             return Skipped("already stored")
         header = plan(fingerprint, ids, state, created_s)
-        make_folder(path.parent, files.fault)
-        n_bytes, identity = write_snapshot(files, path, header, ids, state)
+        n_bytes = files.outer_bytes(layout.file_bytes(header, len(header.encode())))
+        with files.room.made(n_bytes) as refused:
+            if refused is not None:
+                return refused
+            make_folder(path.parent, files.fault)
+            n_bytes, identity = write_snapshot(files, path, header, ids, state)
+            files.room.used(path)
     except (SnapshotError, DoesNotFit) as err:
         return Skipped(err.message, failed=True)
     except OSError as err:

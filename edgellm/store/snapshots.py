@@ -20,7 +20,9 @@ from edgellm.store.answers import Hit, Miss, MissCode, Saved, Skipped, SnapshotI
 from edgellm.store.checkup import check_store
 from edgellm.store.files import Files
 from edgellm.store.finding import find, info_of
+from edgellm.store.flight import Lease, never
 from edgellm.store.read import read_info
+from edgellm.store.room import Room
 from edgellm.store.saving import store_state
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from edgellm.store.explain import Explanation
     from edgellm.store.keys import StoreKey
     from edgellm.store.names import TokenIds
+    from edgellm.store.room import Pruned
     from edgellm.store.state import Anchor, Fingerprint, KVState, Landing, PackedState
 
 __all__ = ["Hit", "Miss", "MissCode", "Saved", "Skipped", "SnapshotInfo", "SnapshotStore"]
@@ -43,8 +46,14 @@ class SnapshotStore:
     Args:
         root: the folder; `paths.snapshots_dir()` in normal use.
         key: files are encrypted under it and named by it; plain ones are then for somebody else.
+        cap_bytes: the most that everything below the folder may take; None takes what
+            `EDGELLM_SNAPSHOTS_MAX` says, or else 10 GiB or a tenth of the disk.
+        floor_bytes: what stays free on the disk; None takes 1 GiB or a twentieth of it.
         fault: called before each step that writes, for tests.
         clock: gives the time to write down, Unix seconds.
+
+    Raises:
+        UsageError: `EDGELLM_SNAPSHOTS_MAX` is no number of bytes.
     """
 
     def __init__(
@@ -52,14 +61,22 @@ class SnapshotStore:
         root: Path,
         *,
         key: StoreKey | None = None,
+        cap_bytes: int | None = None,
+        floor_bytes: int | None = None,
         fault: Fault = no_fault,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.root = root
         self.secret = key
-        self._files = Files(root, secret=key, fault=fault)
+        self._room = Room(root, cap_bytes=cap_bytes, floor_bytes=floor_bytes)
+        self._files = Files(root, secret=key, fault=fault, room=self._room)
         self._clock = clock
         self._swept = False
+
+    @property
+    def trouble(self) -> str:
+        """Why the store is off or only read, in words for one warning, or ""."""
+        return self._room.place.trouble
 
     def key(self, fingerprint: Fingerprint, tokens: TokenIds) -> str:
         """Return the 32 hex digits that name the snapshot of these tokens.
@@ -173,6 +190,56 @@ class SnapshotStore:
         self._sweep_once()
         return store_state(self._files, fingerprint, ids, state, int(self._clock()))
 
+    def lease(self, fingerprint: Fingerprint, tokens: TokenIds) -> Lease | None:
+        """Return the right to read a prompt whose snapshot is missing; never blocks.
+
+        It is to be kept until the snapshot is stored, or is known not to be. Where locks do not
+        work, or nothing is stored anyway, everybody gets it.
+
+        Returns:
+            None where another process, or another session of this one, has it: see `await_other`.
+
+        Raises:
+            ValueError: a token id is no non-negative 32-bit number.
+        """
+        name = self.key(fingerprint, tokens)
+        return self._room.locks.take(name) if self._room.place.writable else Lease()
+
+    def await_other(
+        self,
+        fingerprint: Fingerprint,
+        tokens: TokenIds,
+        timeout_s: float,
+        stopped: Callable[[], bool] = never,
+    ) -> bool:
+        """Wait until whoever reads this prompt has stored it, has given up, or has died.
+
+        Args:
+            fingerprint: of the engine, as for the lease.
+            tokens: the prefix, likewise.
+            timeout_s: how long; reading the prompt oneself takes no longer than it takes.
+            stopped: asked some fifty times a second; True ends the waiting.
+
+        Returns:
+            True when it is time to look again, and to ask for the lease again after a miss;
+            False at the timeout or when stopped.
+
+        Raises:
+            ValueError: a token id is no non-negative 32-bit number.
+        """
+        return self._room.locks.wait(self.key(fingerprint, tokens), timeout_s, stopped)
+
+    def prune(self, max_bytes: int | None = None) -> Pruned:
+        """Remove what nobody can use, then the least recently used; see `Room.prune`.
+
+        Args:
+            max_bytes: what may be left; None takes the cap.
+
+        Raises:
+            SnapshotError: another process keeps the store busy, or locks do not work.
+        """
+        return self._room.prune(max_bytes)
+
     def entries(self) -> Iterator[SnapshotInfo]:
         """Give every snapshot with a good header, ordered by folder and name.
 
@@ -212,4 +279,4 @@ class SnapshotStore:
     def _sweep_once(self) -> None:
         if not self._swept:
             self._swept = True
-            folder.sweep(self.root)
+            self._room.sweep()

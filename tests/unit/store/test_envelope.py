@@ -289,5 +289,5 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, snapshot_files: Any):
 
         store = SnapshotStore(tmp_path / str(n_steps), key=KEY, fault=fault)
         done = store.save(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
-        files = [path for path in store.root.rglob("*") if path.is_file()]
+        files = [path for path in (store.root / "v1").rglob("*") if path.is_file()]
         assert (1 if isinstance(done, Saved) else 0) == len(files), n_steps

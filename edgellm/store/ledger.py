@@ -1,0 +1,282 @@
+"""The ledger: one short line for each request, of what the snapshots did for it.
+
+Numbers and codes only, no text. A line is added in one write, so that several processes never mix
+theirs, and carries a checksum, so that a torn or foreign one is left out. A ledger that has grown
+long is summed up: of each model's old lines one is left for each code.
+
+Line, ASCII, separated by blanks, times in microseconds:
+`1 MODEL CODE N REUSED PREFILLED PREFILL_US RESTORE_US RESTORED SAVED SAVE_US CRC32`
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+from edgellm.fileio import PRIVATE_FILE_MODE, private_dir, write_atomic
+from edgellm.store.flight import Locks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+LEDGER_NAME: Final = "ledger"
+MAX_BYTES: Final = 1 << 20
+KEPT_LINES: Final = 32
+"""Of each model, the newest ones that are not summed up: the speeds rest on them."""
+HITS: Final = frozenset(["hit", "converted"])
+NOT_ASKED: Final = frozenset(["live", "no_prefix", "not_worth", "off", "too_short"])
+"""Codes of requests for which no snapshot was looked for."""
+SAVED: Final = "saved"
+"""The code of a line that is no request, of a save that ended after its request."""
+WEIGHT: Final = 0.3
+"""Of the newest measurement in a speed; those before share the rest in the same way."""
+_LOCK_WAIT_S: Final = 0.25
+_READ_BYTES: Final = 16 << 20
+_LINE: Final = re.compile(
+    rb"1 ([0-9a-f]{1,64}) ([a-z_]{1,32})((?: [0-9]{1,15}){9}) ([0-9a-f]{8})", re.ASCII
+)
+_MAX_NUMBER: Final = 10**15 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What snapshots did for one request, or for several that are summed up.
+
+    Attributes:
+        model: the model's content id, up to 64 hex digits.
+        code: that of the request's `SnapshotUse`, or `SAVED`.
+        n_requests: how many.
+        reused_tokens: of the prompt, not decoded anew.
+        prefill_tokens, prefill_s: of the prompt, decoded.
+        restore_s, restore_bytes: looking up, reading, checking and restoring a snapshot.
+        saved_bytes, save_s: written to new ones.
+    """
+
+    model: str
+    code: str
+    n_requests: int = 1
+    reused_tokens: int = 0
+    prefill_tokens: int = 0
+    prefill_s: float = 0.0
+    restore_s: float = 0.0
+    restore_bytes: int = 0
+    saved_bytes: int = 0
+    save_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast this machine is, the newest measurements counting most; None: not measured yet.
+
+    Attributes:
+        prefill_tokens_per_s: reading a prompt with one model.
+        restore_bytes_per_s: from the look-up of a snapshot to its restored state, any model.
+        save_bytes_per_s: writing snapshots, any model.
+    """
+
+    prefill_tokens_per_s: float | None = None
+    restore_bytes_per_s: float | None = None
+    save_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What snapshots did for all requests to one model.
+
+    Attributes:
+        model: its content id.
+        codes: how many requests ended with each code, the most frequent first.
+        reused_tokens: taken from snapshots.
+        prefill_tokens_per_s: over all prompts read here, or None.
+        saved_s: what reading those tokens would have taken at that speed, less the time to restore
+            them; None where that speed is not known.
+        restore_s, restore_bytes, saved_bytes: sums.
+    """
+
+    model: str
+    codes: tuple[tuple[str, int], ...]
+    reused_tokens: int
+    prefill_tokens_per_s: float | None
+    saved_s: float | None
+    restore_s: float
+    restore_bytes: int
+    saved_bytes: int
+
+    @property
+    def n_requests(self) -> int:
+        """How many requests there were."""
+        return sum(n for _, n in self.codes)
+
+    @property
+    def n_hits(self) -> int:
+        """How many of them went on from a snapshot."""
+        return sum(n for code, n in self.codes if code in HITS)
+
+    @property
+    def n_asked(self) -> int:
+        """For how many of them a snapshot was looked for."""
+        return sum(n for code, n in self.codes if code not in NOT_ASKED)
+
+
+class Ledger:
+    """The ledger of the store below one folder.
+
+    Args:
+        root: the store's folder.
+        max_bytes: a longer ledger is summed up.
+    """
+
+    def __init__(self, root: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        self.path = root / LEDGER_NAME
+        self._locks = Locks(root)
+        self._max_bytes = max_bytes
+
+    def record(self, use: Use) -> bool:
+        """Add a line; False where that cannot be done, which is no reason to fail.
+
+        Raises:
+            ValueError: the model is no hex number, or the code not in small letters.
+        """
+        line = _line(use)
+        try:
+            private_dir(self.path.parent)
+            lease = self._locks.take(LEDGER_NAME, _LOCK_WAIT_S)
+            try:
+                if _append(self.path, line) > self._max_bytes and lease and lease.is_locked:
+                    self._sum_up()
+            finally:
+                if lease is not None:
+                    lease.release()
+        except OSError:
+            return False
+        return True
+
+    def uses(self) -> list[Use]:
+        """Return all lines that are whole, in the order in which they were added."""
+        return [use for use in map(_use, self._lines()) if use is not None]
+
+    def totals(self) -> tuple[Totals, ...]:
+        """Return what was done for each model, the one with the most requests first."""
+        models: dict[str, list[Use]] = {}
+        for use in self.uses():
+            models.setdefault(use.model, []).append(use)
+        totals = [_totals(model, uses) for model, uses in models.items()]
+        return tuple(sorted(totals, key=lambda one: (-one.n_requests, one.model)))
+
+    def speed(self, model: str) -> Speed:
+        """Return how fast prompts of a model are read here, and snapshots of any read and written."""
+        uses = [use for use in self.uses() if use.n_requests == 1]
+        own = [use for use in uses if use.model == model]
+        return Speed(
+            _mean(own, lambda use: (use.prefill_tokens, use.prefill_s)),
+            _mean(uses, lambda use: (use.restore_bytes, use.restore_s)),
+            _mean(uses, lambda use: (use.saved_bytes, use.save_s)),
+        )
+
+    def _lines(self) -> list[bytes]:
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        try:
+            fd = os.open(self.path, flags | getattr(os, "O_BINARY", 0))
+            with os.fdopen(fd, "rb") as file:
+                return file.read(_READ_BYTES).split(b"\n")
+        except OSError:
+            return []
+
+    def _sum_up(self) -> None:
+        """Write the ledger anew, the newest lines of each model as they are. The lock is held."""
+        sums: dict[tuple[str, str], Use] = {}
+        newest: list[Use] = []
+        n_kept: dict[str, int] = {}
+        for use in reversed(self.uses()):
+            n_kept[use.model] = n_kept.get(use.model, 0) + 1
+            if n_kept[use.model] <= KEPT_LINES and use.n_requests == 1:
+                newest.append(use)
+            else:
+                before = sums.get((use.model, use.code))
+                sums[use.model, use.code] = _sum(use, before) if before else use
+        kept = [*sums.values(), *reversed(newest)]
+        write_atomic(self.path, b"".join(_line(use) for use in kept))
+
+
+def _append(path: Path, line: bytes) -> int:
+    """Add a line and return how long the file is now, in bytes."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    flags |= (
+        getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
+    fd = os.open(path, flags, PRIVATE_FILE_MODE)
+    try:
+        os.write(fd, line)
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+
+
+def _line(use: Use) -> bytes:
+    """Return the line of a use; what no line can hold is cut to what it can."""
+    numbers = [_micros(value) if isinstance(value, float) else value for value in astuple(use)[2:]]
+    texts = (str(max(0, min(number, _MAX_NUMBER))) for number in numbers)
+    body = " ".join(("1", use.model[:64], use.code, *texts)).encode()
+    line = body + b" %08x" % zlib.crc32(body)
+    if _LINE.fullmatch(line) is None:
+        raise ValueError(f"no line for model {use.model!r} and code {use.code!r}")
+    return line + b"\n"
+
+
+def _use(line: bytes) -> Use | None:
+    """Return what a line says, or None where it is torn or no line of ours."""
+    match = _LINE.fullmatch(line)
+    if match is None or zlib.crc32(line[:-9]) != int(match.group(4), 16):
+        return None
+    numbers = [int(text) for text in match.group(3).split()]
+    values = [
+        number / 1e6 if field.name.endswith("_s") else number
+        for field, number in zip(fields(Use)[2:], numbers, strict=True)
+    ]
+    return Use(match.group(1).decode(), match.group(2).decode(), *values)  # type: ignore[arg-type]  # whole where they are counts
+
+
+def _sum(left: Use, right: Use) -> Use:
+    pairs = zip(astuple(left)[2:], astuple(right)[2:], strict=True)
+    return Use(left.model, left.code, *(a + b for a, b in pairs))
+
+
+def _totals(model: str, uses: Iterable[Use]) -> Totals:
+    codes: dict[str, int] = {}
+    total = hits = Use(model, "")
+    for use in uses:
+        total = _sum(total, use)
+        if use.code in HITS:
+            hits = _sum(hits, use)
+        if use.code != SAVED:
+            codes[use.code] = codes.get(use.code, 0) + use.n_requests
+    speed = total.prefill_tokens / total.prefill_s if total.prefill_s > 0 else None
+    return Totals(
+        model=model,
+        codes=tuple(sorted(codes.items(), key=lambda pair: (-pair[1], pair[0]))),
+        reused_tokens=hits.reused_tokens,
+        prefill_tokens_per_s=speed or None,
+        saved_s=hits.reused_tokens / speed - hits.restore_s if speed else None,
+        restore_s=hits.restore_s,
+        restore_bytes=total.restore_bytes,
+        saved_bytes=total.saved_bytes,
+    )
+
+
+def _mean(uses: Iterable[Use], of: Callable[[Use], tuple[int, float]]) -> float | None:
+    """Return the speed over some uses, the newest counting most."""
+    mean: float | None = None
+    for amount, seconds in map(of, uses):
+        if amount > 0 and seconds > 0:
+            speed = amount / seconds
+            mean = speed if mean is None else mean + WEIGHT * (speed - mean)
+    return mean
+
+
+def _micros(seconds: float) -> int:
+    """Return whole microseconds; what is no finite number of seconds counts as none."""
+    return round(seconds * 1e6) if 0 <= seconds < _MAX_NUMBER / 1e6 else 0
