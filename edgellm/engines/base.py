@@ -171,6 +171,19 @@ class Engine(Protocol):
     def fingerprint(self) -> Fingerprint:
         """Return what a snapshot must agree with, as of now."""
 
+    def relatives(self) -> tuple[Fingerprint, ...]:
+        """Return the fingerprints under which this engine could use a state after `adapt`.
+
+        Such a state was rounded otherwise than this engine's own: it is no exact snapshot.
+        """
+
+    def adapt(self, state: KVState, source: Fingerprint) -> KVState:
+        """Return a state made under `source`, one of `relatives`, laid out for this engine.
+
+        Raises:
+            SnapshotIncompatible: `source` is none of them, or the state is not what it says.
+        """
+
     def facts(self) -> EngineFacts:
         """Return the settings as they were resolved."""
 

@@ -209,6 +209,14 @@ class ScriptedEngine:
         }
         return Fingerprint(tuple(sorted(hard.items())), (("n_batch", str(self._n_batch)),))
 
+    def relatives(self) -> tuple[Fingerprint, ...]:
+        """Return nothing: this engine has one way to keep its state."""
+        return ()
+
+    def adapt(self, state: KVState, source: Fingerprint) -> KVState:
+        """Refuse: there are no relatives."""
+        raise SnapshotIncompatible("the scripted engine lays out no states anew")
+
     def facts(self) -> EngineFacts:
         """Return the settings."""
         return EngineFacts("scripted", self._n_batch, 1, 0, "f16", "off")

@@ -21,6 +21,7 @@ from edgellm.engines.llamacpp import blob, facts
 from edgellm.engines.llamacpp.adapters import Adapters
 from edgellm.engines.llamacpp.context import ABORTED, Context
 from edgellm.engines.llamacpp.library import load
+from edgellm.engines.llamacpp.relayout import relayout
 from edgellm.engines.llamacpp.vocabulary import Vocabulary
 from edgellm.errors import (
     Cancelled,
@@ -66,6 +67,7 @@ class LlamaCppEngine:
         self._kv_type = facts.check_settings(settings)
         header, model = checked_model(path)
         self.adapters = Adapters(settings.adapters, header)
+        self._relayout = relayout(header, model)
         self.model = dataclasses.replace(model, warnings=(*model.warnings, *self.adapters.warnings))
         self.kv_size = kv_size(header, self.model)
         self.library = load()
@@ -258,6 +260,16 @@ class LlamaCppEngine:
     def fingerprint(self) -> Fingerprint:
         """Return what a snapshot must agree with, as of now."""
         return facts.fingerprint(self, self._open(), self._identity.result())
+
+    def relatives(self) -> tuple[Fingerprint, ...]:
+        """Return the fingerprints under which `adapt` takes a state, the nearest first."""
+        kinds = self._open().layout.kinds
+        return () if self._block else self._relayout.relatives(self.fingerprint(), kinds)
+
+    def adapt(self, state: KVState, source: Fingerprint) -> KVState:
+        """Return a state made under `source` laid out for this engine; its rounding differs."""
+        kinds = self._open().layout.kinds
+        return self._relayout.adapt(state, source, self.fingerprint(), kinds)
 
     def cancel(self) -> None:
         """Make a running `decode`, and later ones, stop soon; callable from any thread."""
