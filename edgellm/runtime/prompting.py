@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from edgellm.prompt.boundary import stable_prefix
+from edgellm.prompt.boundary import Boundaries
 from edgellm.prompt.encoding import PromptEncoder
 from edgellm.prompt.provenance import PromptWriter
 from edgellm.prompt.spellings import Spellings
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from edgellm.core import Message
+    from edgellm.core import Message, Tools
     from edgellm.engines.base import Engine
-    from edgellm.prompt.provenance import PromptText
+    from edgellm.prompt.boundary import Boundary
     from edgellm.runtime.live import Live, Prompt
 
 
@@ -33,6 +33,7 @@ class Prompting:
         source: Jinja source that replaces the model's own template, or None.
         clock: the time that templates see.
         keeps_prefixes: whether prefixes are stored, so that it matters how long they are.
+        keeps_turns: whether states are kept between turns, so that it matters where those end.
 
     Attributes:
         notes: what the user should be told; whoever tells it takes it out.
@@ -46,6 +47,7 @@ class Prompting:
         *,
         clock: Callable[[], datetime],
         keeps_prefixes: bool,
+        keeps_turns: bool = False,
     ) -> None:
         vocab = self._vocab = engine.vocab()
         self._prompter = make_prompter(
@@ -60,34 +62,37 @@ class Prompting:
             bos_id=vocab.bos_id if vocab.add_bos else None,
             bos_text=vocab.bos_text,
         )
+        self._boundaries = Boundaries(self._writer.write, self._encode, vocab.special_ids)
         self._clock = clock
         self._keeps_prefixes = keeps_prefixes
+        self._keeps_turns = keeps_turns
         self._asked: tuple[tuple[Message, ...], datetime] | None = None
-        self._said_volatile = self._said_unopened = False
+        self._said_volatile = self._said_unopened = self._said_no_tools = False
         self.fallback = self._prompter.fallback
         self.notes: list[str] = []
         if self.fallback:
             self.notes.append("the model has no chat template: it gets raw text")
 
-    def prompt(self, messages: Sequence[Message], live: Live | None) -> Prompt:
+    def prompt(
+        self, messages: Sequence[Message], live: Live | None, tools: Tools = ()
+    ) -> Prompt:
         """Render and tokenise a conversation.
 
         Args:
             messages: the conversation.
             live: what the engine's memory holds.
+            tools: what the model may call.
 
         Raises:
             TemplateError: the template failed or refused the messages.
         """
         now = self._time_of(tuple(messages))
         vocab = self._vocab
-        written = self._writer.write(messages, now)
-
-        def write(conversation: Sequence[Message], at: datetime) -> PromptText:
-            return written if conversation is messages else self._writer.write(conversation, at)
-
-        boundary = stable_prefix(write, messages, self._encode, vocab.special_ids, now)
-        self._note(volatile=boundary.volatile, n_prefix=boundary.n_prefix)
+        written = self._writer.write(messages, now, tools)
+        boundary = self._boundaries.find(
+            messages, written, now, tools, with_turns=self._keeps_turns
+        )
+        self._note(boundary)
         return make_prompt(
             written.text,
             boundary,
@@ -107,13 +112,16 @@ class Prompting:
         self._asked = (messages, now)
         return now
 
-    def _note(self, *, volatile: bool, n_prefix: int) -> None:
-        if volatile and self._keeps_prefixes and not self._said_volatile:
+    def _note(self, boundary: Boundary) -> None:
+        if boundary.volatile and self._keeps_prefixes and not self._said_volatile:
             self._said_volatile = True
             self.notes.append(
                 "the chat template writes the time into the system prompt: only the "
-                f"{n_prefix} tokens before it can be kept for the next start"
+                f"{boundary.n_prefix} tokens before it can be kept for the next start"
             )
+        if boundary.ignores_tools and not self._said_no_tools:
+            self._said_no_tools = True
+            self.notes.append("the chat template does not write tools: the model sees none of them")
         if not self._said_unopened and not opens_answers(self._prompter):
             self.notes.append(
                 "the chat template ignores add_generation_prompt: the model has to open its turn "

@@ -221,19 +221,22 @@ def test_two_hundred_texts_on_a_real_vocabulary(smollm2_gguf, kind):
 def test_equal_texts_with_other_control_tokens_agree_up_to_those() -> None:
     """One probe's control token may be another's text."""
 
-    def render(messages: list[Message], now: datetime) -> PromptText:
-        del now
+    def render(messages: list[Message], now: datetime, tools: tuple[()]) -> PromptText:
+        del now, tools
         text = "<s>you</s>. <s>" + messages[-1].content
         if messages[-1].content == "The":
             return PromptText(text, ((0, 3), (12, 15)), mixed=True)
         return PromptText(text, ((0, 3), (6, 10), (12, 15)), mixed=True)
 
-    def encode(prompt: PromptText) -> list[int]:
-        tokens, at = [], 0
-        for start, end in prompt.controls:
-            tokens += [*map(ord, prompt.text[at:start]), -1]
-            at = end
-        return [*tokens, *map(ord, prompt.text[at:])]
+    class Letters:
+        def __call__(self, prompt: PromptText) -> list[int]:
+            tokens, at = [], 0
+            for start, end in prompt.controls:
+                tokens += [*map(ord, prompt.text[at:start]), -1]
+                at = end
+            return [*tokens, *map(ord, prompt.text[at:])]
 
-    found = stable_prefix(render, [Message("user", "hi")], encode, {-1}, NOW)
+        more = __call__
+
+    found = stable_prefix(render, [Message("user", "hi")], Letters(), {-1}, NOW)
     assert 1 == found.n_prefix  # behind the last control token that all have
