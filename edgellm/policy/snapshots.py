@@ -5,12 +5,14 @@ Unknown facts never speak against a snapshot: the first one of a machine is what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
 from edgellm.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 BYTES_OF_EXACT: Final[Mapping[Tier, float]] = {
     Tier.EXACT: 1.0,

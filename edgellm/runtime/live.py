@@ -27,14 +27,12 @@ class Prompt:
         cuts: the declared boundaries, ascending, at which decoding is cut; the last one ends the
             stable prefix. None is 0 or the prompt's end.
         controls: where the template's control tokens are spelled.
-        turns: behind which tokens earlier messages end, where that was asked for and can be told.
     """
 
     text: str
     tokens: tuple[int, ...]
     cuts: tuple[int, ...]
     controls: tuple[Span, ...] = ()
-    turns: tuple[int, ...] = ()
 
     @property
     def n_prefix(self) -> int:
@@ -72,10 +70,11 @@ class Live:
         n = common_prefix(self.tokens, tokens)
         return n if self.n_prompt <= n < len(tokens) else 0
 
-    def shares_prefix(self, prompt: Prompt) -> bool:
-        """Return whether a prompt was cut at the same places after the same tokens."""
-        n = prompt.n_prefix
-        return n > 0 and self.cuts == prompt.cuts and self.tokens[:n] == prompt.tokens[:n]
+    def shared_cuts(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return the cuts up to which a prompt was cut at the same places, after the same tokens."""
+        n_cuts = common_prefix(self.cuts, prompt.cuts)
+        n = common_prefix(self.tokens, prompt.tokens)
+        return tuple(cut for cut in self.cuts[:n_cuts] if cut <= n)
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
@@ -116,7 +115,7 @@ def make_prompt(
             a template. A whole message ends there, so nothing is cut in the middle of a word.
         controls: where control tokens are spelled in the text.
     """
-    prompt = Prompt(text, boundary.tokens, boundary.cuts, controls, boundary.turns)
+    prompt = Prompt(text, boundary.tokens, boundary.cuts, controls)
     if live is None or not live.text or not text.startswith(live.text):
         return prompt
     # A message may say what a template wrote: equal texts are equal prompts only with these.
@@ -135,10 +134,7 @@ def make_prompt(
         and b"".join(map(piece, more)) == delta.encode("utf-8", "surrogatepass")
     ):
         return prompt
-    # Behind an answer that was written in other tokens, messages end elsewhere.
-    n_same = common_prefix(live.tokens, boundary.tokens)
-    turns = tuple(turn for turn in boundary.turns if turn <= n_same)
-    return Prompt(text, (*live.tokens, *more), boundary.cuts, controls, turns)
+    return Prompt(text, (*live.tokens, *more), boundary.cuts, controls)
 
 
 def _starts_a_message(delta: str, pending: str | None, separator: str) -> bool:

@@ -41,15 +41,9 @@ def open_session(path: Path, options: SessionOptions) -> LocalSession:
         KeyUnavailable, MissingExtra: snapshots are to be encrypted, and cannot be.
     """
     from edgellm.engines.llamacpp import LlamaCppEngine
-    from edgellm.paths import snapshots_dir
-    from edgellm.store.key_sources import open_key
-    from edgellm.store.snapshots import SnapshotStore
 
     started = perf_counter()
-    root = snapshots_dir()
-    store = None
-    if options.snapshot is not Tier.OFF:
-        store = SnapshotStore(root, key=open_key(options.snapshot_key, root))
+    store = open_store(options)
     engine = LlamaCppEngine(path, options.engine)
     try:
         session = LocalSession(engine, options, store=store)
@@ -95,9 +89,7 @@ class LocalSession:
         self._answers = Answering(
             engine,
             self._prompting,
-            Prefiller(
-                engine, storing, off_reason=block or "asked", min_tokens=min_snapshot_tokens
-            ),
+            Prefiller(engine, storing, off_reason=block or "asked", min_tokens=min_snapshot_tokens),
             self.room,
             storing=storing,
             writer=self._writer,

@@ -1,8 +1,8 @@
 """Prefill: get a prompt into the engine's memory, from what is live, from disk, or by decoding.
 
-One canonical split: the prompt is decoded in two segments cut at its boundary, always. Snapshots
-off, a cold run and a warm run then make the same calls after the boundary on the same bits. Where a
-tier rounds, the cold run goes on from the rounded memory as well.
+One canonical split: the prompt is decoded in segments cut at every declared boundary, always.
+Snapshots off, a cold run and a warm run then make the same calls after any boundary on the same
+bits. Where a tier rounds, the cold run goes on from the rounded memory as well.
 """
 
 from __future__ import annotations
@@ -13,35 +13,31 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import SnapshotUse, Tier
 from edgellm.errors import SnapshotIncompatible
+from edgellm.runtime.settling import Held, Settling, Start
+from edgellm.runtime.storing import Found
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live, Prompt
-    from edgellm.store.snapshots import SnapshotStore
-    from edgellm.store.state import Fingerprint, KVState, PackedState
+    from edgellm.runtime.storing import Storing
+    from edgellm.store.background import Unsaved
+    from edgellm.store.state import Fingerprint
 
 MIN_SNAPSHOT_TOKENS: Final = 128
 """Shorter prefixes are decoded faster than the file is worth: a few ms against its bytes on disk."""
 
-BEING_STORED: Final = "being stored"
+BEING_STORED: Final = "; being stored"
+_N_CLAIMS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Unsaved:
-    """A state that was captured and waits to be written.
-
-    Attributes:
-        fingerprint: of the engine when it was captured.
-        tokens: the prefix.
-        state: the memory after exactly these tokens, as its tier keeps it.
-    """
-
-    fingerprint: Fingerprint
-    tokens: tuple[int, ...]
-    state: KVState | PackedState
+def never() -> bool:
+    """Return False: nobody stops the prefill."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +45,22 @@ class Prefilled:
     """A prompt that is in memory.
 
     Attributes:
-        logits: of its last token, shape (n_vocab,).
+        logits: of its last token, shape (n_vocab,); None where only the prefix was read.
         reused_tokens: how many were not decoded anew.
         restore_s: time to look up, verify and restore.
         prefill_s: time to decode.
         snapshot: what the store did.
-        unsaved: what is to be saved once the answer has begun, or None.
+        unsaved: what is to be saved once the answer has begun, the shortest prefix first.
+        release: called when all of it is saved, or will not be: others may wait for it.
     """
 
-    logits: NDArray[np.float32]
+    logits: NDArray[np.float32] | None
     reused_tokens: int
     restore_s: float
     prefill_s: float
     snapshot: SnapshotUse
-    unsaved: Unsaved | None
+    unsaved: tuple[Unsaved, ...] = ()
+    release: Callable[[], None] | None = None
 
 
 class Prefiller:
@@ -70,8 +68,7 @@ class Prefiller:
 
     Args:
         engine: whose context is reserved.
-        store: where snapshots lie, or None when they are off.
-        tier: how they are kept, and the coarsest that is read.
+        storing: where snapshots lie and how they are kept, or None when they are off.
         off_reason: why they are off.
         min_tokens: the shortest prefix that is kept.
     """
@@ -79,21 +76,26 @@ class Prefiller:
     def __init__(
         self,
         engine: Engine,
-        store: SnapshotStore | None,
+        storing: Storing | None,
         *,
-        tier: Tier = Tier.EXACT,
         off_reason: str = "asked",
         min_tokens: int = MIN_SNAPSHOT_TOKENS,
     ) -> None:
         self._engine = engine
-        self._store = store
-        self._tier = tier
-        self._held = Tier.EXACT  # the tier whose numbers are in the memory, up to the boundary
-        self._off = SnapshotUse(Tier.OFF.value, "", f"off: {off_reason}")
+        self._storing = storing
+        self.held = Held()
+        self._off = SnapshotUse(Tier.OFF.value, "", f"off: {off_reason}", "off")
         self._min_tokens = min_tokens
 
-    def run(self, prompt: Prompt, live: Live | None) -> Prefilled:
+    def run(
+        self, prompt: Prompt, live: Live | None, stopped: Callable[[], bool] = never
+    ) -> Prefilled:
         """Bring the memory to the end of the prompt.
+
+        Args:
+            prompt: what is to be read.
+            live: what the memory holds.
+            stopped: asked while another process is waited for; True ends the waiting.
 
         Raises:
             Cancelled: the engine was stopped; the memory holds some whole chunks.
@@ -101,96 +103,148 @@ class Prefiller:
         """
         kept = live.continued_by(prompt.tokens) if live else 0
         if kept and self._engine.truncate(kept):
-            return self._decode_rest(prompt, kept, self._use("live: continues the conversation"))
-        if live and live.shares_prefix(prompt) and self._engine.truncate(prompt.n_prefix):
-            use = self._use("live: same prefix")
-            return self._decode_rest(prompt, prompt.n_prefix, use)
-        self._engine.truncate(0)
-        self._held = Tier.EXACT
-        if not prompt.n_prefix:
-            return self._decode_rest(prompt, 0, self._use("no stable prefix"))
-        return self._from_boundary(prompt)
+            return self._read(prompt, Start(kept, "live: continues the conversation", "live"))
+        return self._read(prompt, self._start(prompt, live, stopped))
 
-    def _use(self, reason: str, key: str = "") -> SnapshotUse:
-        return self._off if self._store is None else SnapshotUse(self._held.value, key, reason)
+    def run_prefix(self, prompt: Prompt, stopped: Callable[[], bool] = never) -> Prefilled:
+        """Bring an empty memory to the last cut of the prompt and no further; it has one.
 
-    def _from_boundary(self, prompt: Prompt) -> Prefilled:
-        prefix = prompt.tokens[: prompt.n_prefix]
-        fingerprint = self._engine.fingerprint()
-        started = perf_counter()
-        reason, key, unsaved = "", "", None
-        if self._store is not None and len(prefix) < self._min_tokens:
-            reason = f"not kept: {len(prefix)} tokens are fewer than {self._min_tokens}"
-        elif self._store is not None:
-            key = self._store.key(fingerprint, prefix)
-            reason = self._restore(self._store, fingerprint, prefix)
-        restore_s = perf_counter() - started
-        if self._engine.position == len(prefix):
-            rest = self._decode_rest(prompt, len(prefix), self._use(reason, key))
-            return replace(rest, restore_s=restore_s)
-        started = perf_counter()
-        self._engine.decode(prefix)
-        state = self._settle(prefix, wanted=bool(key))
-        if key and state is None:
-            reason = f"{reason}; cannot be kept"
-        elif state is not None:
-            reason, unsaved = f"{reason}; {BEING_STORED}", Unsaved(fingerprint, prefix, state)
-        prefix_s = perf_counter() - started
-        rest = self._decode_rest(prompt, len(prefix), self._use(reason, key))
-        return replace(
-            rest,
-            reused_tokens=0,
-            restore_s=restore_s,
-            prefill_s=rest.prefill_s + prefix_s,
-            unsaved=unsaved,
+        Raises:
+            Cancelled, EngineFailed: as `run`.
+        """
+        start = self._start(prompt, None, stopped)
+        return self._read(replace(prompt, tokens=prompt.tokens[: prompt.n_prefix]), start)
+
+    def use(self, reason: str, code: str, key: str = "") -> SnapshotUse:
+        """Say what the store did, and on which tier's numbers the memory rests."""
+        return (
+            self._off
+            if self._storing is None
+            else SnapshotUse(self.held.tier.value, key, reason, code)
         )
 
-    def _restore(
-        self, store: SnapshotStore, fingerprint: Fingerprint, prefix: tuple[int, ...]
-    ) -> str:
-        """Restore the prefix if the store has it; return the reason phrase either way."""
-        from edgellm.store.snapshots import Miss
+    def _start(self, prompt: Prompt, live: Live | None, stopped: Callable[[], bool]) -> Start:
+        """Bring the memory as far as it can be brought without decoding."""
+        shared = live.shared_cuts(prompt) if live else ()
+        if shared and shared[-1] == prompt.n_prefix and self._went_back(shared[-1:]):
+            return Start(shared[-1], "live: same prefix", "live")
+        storing = self._storing
+        if not prompt.n_prefix or storing is None or prompt.n_prefix < self._min_tokens:
+            at = self._went_back(shared)
+            if not prompt.n_prefix:
+                return Start(0, "no stable prefix", "no_prefix")
+            short = f"not kept: {prompt.n_prefix} tokens are fewer than {self._min_tokens}"
+            return Start(at, short, "too_short")
+        return self._stored_start(storing, prompt, shared, stopped)
 
-        found = store.lookup(fingerprint, prefix, self._tier)
-        if isinstance(found, Miss):
-            return f"miss: {found.reason}"
+    def _stored_start(
+        self,
+        storing: Storing,
+        prompt: Prompt,
+        shared: Sequence[int],
+        stopped: Callable[[], bool],
+    ) -> Start:
+        begun = perf_counter()
+        fingerprint = self._engine.fingerprint()
+        cuts = [cut for cut in prompt.cuts if cut >= self._min_tokens]
+        above = [cut for cut in cuts if cut > max(shared, default=0)]
+        start = self._restored(storing, fingerprint, prompt, above)
+        release = None
+        if start.n_tokens != prompt.n_prefix:
+            claim = storing.claim(fingerprint, prompt.tokens[: prompt.n_prefix])
+            for _ in range(_N_CLAIMS):
+                if claim.is_ours or not claim.waited(stopped):
+                    break
+                start = self._restored(storing, fingerprint, prompt, above)
+                if start.n_tokens == prompt.n_prefix:
+                    break
+                claim = storing.claim(fingerprint, prompt.tokens[: prompt.n_prefix])
+            release = claim.release
+        at = start.n_tokens or self._went_back(shared)
+        if not at and shared and len(above) < len(cuts):
+            start = self._restored(storing, fingerprint, prompt, cuts)
+            at = start.n_tokens
+        elif at and not start.n_tokens:
+            reason = f"live: same prefix, {at} of {prompt.n_prefix} tokens"
+            base_key = storing.store.key(fingerprint, prompt.tokens[:at])
+            start = Start(at, reason, "live", 0.0, base_key, fingerprint)
+        keeps = frozenset() if start.code == "converted" else frozenset(c for c in cuts if c > at)
+        took_s = perf_counter() - begun
+        return replace(start, restore_s=took_s, keeps=keeps, release=release)
+
+    def _went_back(self, shared: Sequence[int]) -> int:
+        """Cut the memory back to the longest of these cuts that it can be cut to, or empty it."""
+        for cut in reversed(shared):
+            if cut <= self._engine.position and self._engine.truncate(cut):
+                self.held.keep(cut)
+                return cut
+        self._engine.truncate(0)
+        self.held.keep(0)
+        return 0
+
+    def _restored(
+        self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, cuts: Sequence[int]
+    ) -> Start:
+        """Restore the longest of these cuts that is stored; nothing changes where none is."""
+        found = storing.find(fingerprint, prompt.tokens, cuts)
+        if not isinstance(found, Found):
+            return Start(0, f"miss: {found.reason}", found.code, fingerprint=fingerprint)
+        begun = perf_counter()
+        n = found.state.n_tokens
         try:
             self._engine.restore(found.state)
         except SnapshotIncompatible as err:
-            return f"miss: {err.message}"
-        self._held = found.info.tier
-        changed = "; ".join(found.soft_changes)
-        return f"hit, rounding may differ ({changed})" if changed else "hit"
+            reason = f"miss: {err.message}"
+            return Start(0, reason, "restore_failed", fingerprint=fingerprint)
+        storing.speeds.restored(found.n_bytes, found.find_s + perf_counter() - begun)
+        self.held.keep(0)
+        self.held.put(n, found.tier)
+        part = "" if n == prompt.n_prefix else f": {n} of {prompt.n_prefix} tokens"
+        reason = found.reason.replace("hit", f"hit{part}", 1)
+        return Start(n, reason, found.code, 0.0, found.key, found.mixed(fingerprint))
 
-    def _settle(self, prefix: tuple[int, ...], *, wanted: bool) -> KVState | PackedState | None:
-        """Copy the state out at the boundary, and back in where a warm run's would be another."""
-        moves = self._engine.restore_moves
-        if not (wanted or moves) or self._engine.snapshot_block():
-            return None
+    def _read(self, prompt: Prompt, start: Start) -> Prefilled:
+        """Decode what is missing, segment by segment, and settle the memory at every cut."""
+        self.held.keep(start.n_tokens)
+        settling = Settling(self._engine, self.held, self._storing, prompt, start)
+        begun = perf_counter()
+        at, logits = start.n_tokens, None
         try:
-            state = self._engine.capture()
-            kept = self._round(state) if wanted else state
-            if kept is state and moves:
-                self._engine.restore(state)
-        except (SnapshotIncompatible, MemoryError):
-            if self._engine.position != len(prefix):
-                self._engine.truncate(0)
-                self._engine.decode(prefix)
-            return None
-        return kept if wanted else None
+            for end in (*(cut for cut in prompt.cuts if at < cut), len(prompt.tokens)):
+                if at < end:
+                    logits = self._decoded(prompt.tokens[at:end])
+                    at = end
+                if end in prompt.cuts and end > start.n_tokens:
+                    settling.settle(end)
+        except BaseException:
+            if start.release is not None:
+                start.release()
+            raise
+        took_s = perf_counter() - begun
+        use = self._snapshot_use(prompt, start, settling)
+        unsaved, release = tuple(settling.unsaved), start.release
+        if release is not None and not unsaved:
+            release()
+            release = None
+        return Prefilled(logits, start.n_tokens, start.restore_s, took_s, use, unsaved, release)
 
-    def _round(self, state: KVState) -> KVState | PackedState:
-        """Pack a state as the tier keeps it, and go on from what a reader will unpack."""
-        from edgellm.store.codec import pack_state, unpack_state
-        from edgellm.store.state import PackedState
+    def _decoded(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        begun = perf_counter()
+        logits: NDArray[np.float32] = self._engine.decode(tokens)[0]
+        if self._storing is not None:
+            self._storing.speeds.read_prompt(len(tokens), perf_counter() - begun)
+        return logits
 
-        kept = pack_state(state, self._tier)
-        if isinstance(kept, PackedState):
-            self._engine.restore(unpack_state(kept))
-            self._held = kept.tier
-        return kept
-
-    def _decode_rest(self, prompt: Prompt, reused: int, use: SnapshotUse) -> Prefilled:
-        started = perf_counter()
-        logits = self._engine.decode(prompt.tokens[reused:])[0]
-        return Prefilled(logits, reused, 0.0, perf_counter() - started, use, None)
+    def _snapshot_use(self, prompt: Prompt, start: Start, settling: Settling) -> SnapshotUse:
+        key, reason, code = start.base_key, start.reason, start.code
+        storing, fingerprint, choice = self._storing, start.fingerprint, settling.choice
+        if storing is None or fingerprint is None or not start.keeps:
+            return self.use(reason, code, key)
+        key = storing.store.key(fingerprint, prompt.tokens[: prompt.n_prefix])
+        if settling.unsaved:
+            how = f", {choice.reason}" if choice and choice.reason not in {"", "exact"} else ""
+            return self.use(f"{reason}{BEING_STORED}{how}", code, key)
+        if choice is not None and not choice.keep:
+            code = "not_worth" if code == "not_stored" else code
+            return self.use(f"{reason}; not kept: {choice.reason}", code, key)
+        return self.use(f"{reason}; cannot be kept", code, key)

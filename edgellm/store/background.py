@@ -1,25 +1,67 @@
-"""SnapshotWriter: a thread that saves a state while the answer goes on.
+"""SnapshotWriter: a thread that saves states while the answer goes on.
 
-It holds at most one state at a time: states are large, and the next one is as good as the last.
+States are large: it holds one batch in hand and at most one behind it. The states of a batch are
+written in order, each leaning on the one it names where that one is stored.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.store import names
-from edgellm.store.snapshots import Skipped
+from edgellm.store.snapshots import Saved, Skipped
 
 if TYPE_CHECKING:
-    from edgellm.store.names import TokenIds
-    from edgellm.store.snapshots import Saved, SnapshotStore
-    from edgellm.store.state import Fingerprint, KVState, PackedState
+    from collections.abc import Callable, Sequence
 
-    AnyState = KVState | PackedState
-    Job = tuple[Fingerprint, TokenIds, AnyState]
+    from edgellm.store.snapshots import SnapshotStore
+    from edgellm.store.state import Anchor, Fingerprint, KVState, PackedState
 
 EXIT_WAIT_S: Final = 2.0
+_BUSY: Final = "the writer is busy with the snapshot before"
+_CLOSED: Final = "the writer is closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """A state that was captured and waits to be written.
+
+    Attributes:
+        fingerprint: of the engine when it was captured.
+        tokens: the prefix.
+        state: the memory after exactly these tokens, as its tier keeps it.
+        base_key: the snapshot whose rows are the first of these, or "" without one.
+        lossless: whether time is spent to make the file smaller.
+        text_sha256: the hash that `by_text` finds it under, or "".
+    """
+
+    fingerprint: Fingerprint
+    tokens: tuple[int, ...]
+    state: KVState | PackedState
+    base_key: str = ""
+    lossless: bool = False
+    text_sha256: str = ""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """States to be written, and what is called when they are done with."""
+
+    states: deque[Unsaved]
+    done: Callable[[], None] | None = None
+
+
+@dataclass(slots=True)
+class _Written:
+    """What a writer has written so far: bytes, the seconds they took, and what may be leant on."""
+
+    n_bytes: int = 0
+    seconds: float = 0.0
+    anchors: dict[str, Anchor] = field(default_factory=dict)
 
 
 class SnapshotWriter:
@@ -31,9 +73,10 @@ class SnapshotWriter:
     def __init__(self, store: SnapshotStore) -> None:
         self._store = store
         self._changed = threading.Condition()
-        self._job: Job | None = None
+        self._batches: deque[_Batch] = deque()
         self._closed = False
         self._outcomes: list[Saved | Skipped] = []
+        self._written = _Written()
         self._thread: threading.Thread | None = None
 
     @property
@@ -52,30 +95,58 @@ class SnapshotWriter:
         """Whether the state done with last could not be saved."""
         return any(isinstance(o, Skipped) and o.failed for o in self.outcomes[-1:])
 
-    def settle(self, timeout_s: float) -> bool:
-        """Wait for the state in hand; return True when it is done with."""
+    @property
+    def speed(self) -> tuple[int, float]:
+        """Bytes written so far, and the seconds that took."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._job is None, timeout_s)
+            return self._written.n_bytes, self._written.seconds
 
-    def submit(self, fingerprint: Fingerprint, tokens: TokenIds, state: AnyState) -> bool:
-        """Hand over a state to be saved; neither it nor `tokens` may change from now on.
+    def settle(self, timeout_s: float) -> bool:
+        """Wait for all states in hand; return True when they are done with."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._batches, timeout_s)
+
+    def note(self, anchor: Anchor) -> None:
+        """Remember a stored snapshot, so that later ones may lean on it."""
+        with self._changed:
+            self._written.anchors[anchor.key] = anchor
+
+    def submit(
+        self,
+        states: Sequence[Unsaved],
+        *,
+        done: Callable[[], None] | None = None,
+        may_wait: bool = False,
+    ) -> bool:
+        """Hand over states to be saved in order; nothing of them may change from now on.
+
+        Args:
+            states: at least one.
+            done: called once, when they are written, have failed, or were dropped.
+            may_wait: whether they may stand behind a batch in hand.
 
         Returns:
-            False when it was dropped, because the writer is busy or closed; `outcomes` says so.
+            False when they were dropped, because the writer is busy or closed; `outcomes` says so.
 
         Raises:
             ValueError: a token id is no non-negative 32-bit number.
         """
-        names.token_ids(tokens)  # the caller hears of its mistake, not the thread
+        for state in states:
+            names.token_ids(state.tokens)  # the caller hears of its mistake, not the thread
+        taken = self._take(_Batch(deque(states), done), 2 if may_wait else 1)
+        if not taken and done is not None:
+            done()
+        return taken
+
+    def _take(self, batch: _Batch, n_places: int) -> bool:
         with self._changed:
-            if self._closed or self._job is not None:
-                why = "closed" if self._closed else "busy with the snapshot before"
-                self._outcomes.append(Skipped(f"the writer is {why}"))
+            if self._closed or len(self._batches) >= n_places:
+                self._outcomes.append(Skipped(_CLOSED if self._closed else _BUSY))
                 return False
             if not self._start():
                 self._outcomes.append(Skipped("no thread could be started", failed=True))
                 return False
-            self._job = (fingerprint, tokens, state)
+            self._batches.append(batch)
             self._changed.notify_all()
             return True
 
@@ -91,7 +162,7 @@ class SnapshotWriter:
         return True
 
     def close(self, timeout_s: float = EXIT_WAIT_S) -> bool:
-        """Take no more states and wait for the one in hand, but not for ever.
+        """Take no more states and wait for those in hand, but not for ever.
 
         Returns:
             True when nothing is left to write.
@@ -108,13 +179,36 @@ class SnapshotWriter:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._job is not None or self._closed)
-                job = self._job
-            if job is None:
-                return
-            outcome = self._store.save(*job)
-            del job  # the thread must not keep the last state alive while it waits
+                self._changed.wait_for(lambda: self._batches or self._closed)
+                if not self._batches:
+                    return
+                batch = self._batches[0]
+            # Popped one by one: the thread must not keep a state alive that is written.
+            while batch.states:
+                self._save(batch.states.popleft())
+            if batch.done is not None:
+                batch.done()
             with self._changed:
-                self._outcomes.append(outcome)
-                self._job = None
+                self._batches.popleft()
                 self._changed.notify_all()
+
+    def _save(self, given: Unsaved) -> None:
+        with self._changed:
+            base = self._written.anchors.get(given.base_key)
+        started = perf_counter()
+        outcome = self._store.save(
+            given.fingerprint,
+            given.tokens,
+            given.state,
+            base=base,
+            lossless=given.lossless,
+            text_sha256=given.text_sha256,
+        )
+        seconds = perf_counter() - started
+        with self._changed:
+            self._outcomes.append(outcome)
+            if outcome.anchor is not None:
+                self._written.anchors[outcome.anchor.key] = outcome.anchor
+            if isinstance(outcome, Saved):
+                self._written.n_bytes += outcome.n_bytes
+                self._written.seconds += seconds

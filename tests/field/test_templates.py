@@ -108,7 +108,7 @@ def ask(*turns: str, system: str | None = SYSTEM) -> Request:
 def memory_of(session: LocalSession, request: Request) -> tuple[int, ...]:
     """Answer a request and return the tokens that were its prompt."""
     done = session.generate(request)
-    live = session._live
+    live = session.live
     assert live is not None
     return live.tokens[: done.usage.prompt_tokens]
 

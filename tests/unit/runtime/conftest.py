@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,10 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgellm.core import Message, Request, Sampling
+from edgellm.core import Message, Request, Sampling, Tier
 from edgellm.engines.scripted import ScriptedEngine
 from edgellm.runtime.local import LocalSession
+from edgellm.runtime.prefill import Prefiller
 from edgellm.runtime.session import SessionOptions
+from edgellm.runtime.storing import Storing
 from edgellm.store.snapshots import SnapshotStore
 from edgellm.store.state import KVState
 
@@ -78,6 +79,28 @@ def store(tmp_path: Path) -> SnapshotStore:
     return SnapshotStore(tmp_path / "store")
 
 
+EXACT = SessionOptions(snapshot=Tier.EXACT)
+"""What a test gets that asks for nothing: `auto` would keep nothing that is read in no time."""
+
+
+@pytest.fixture
+def prefiller() -> Callable[..., Prefiller]:
+    """Give a prefiller over a store; options of both by keyword."""
+
+    def make(
+        engine: ScriptedEngine,
+        store: SnapshotStore | None,
+        *,
+        tier: Tier = Tier.EXACT,
+        off_reason: str = "asked",
+        **options: Any,
+    ) -> Prefiller:
+        storing = None if store is None else Storing(store, tier=tier, **options)
+        return Prefiller(engine, storing, off_reason=off_reason)
+
+    return make
+
+
 Start = Callable[..., tuple[LocalSession, RecordingEngine]]
 
 
@@ -95,7 +118,7 @@ def start() -> Iterator[Start]:
         **engine_options: Any,
     ) -> tuple[LocalSession, RecordingEngine]:
         engine = engine_type(script, **engine_options)
-        session = LocalSession(engine, options, store=store)
+        session = LocalSession(engine, options or EXACT, store=store)
         opened.append(session)
         return session, engine
 
@@ -109,9 +132,7 @@ def written() -> Callable[[LocalSession], None]:
     """Wait until a session has no snapshot left to write."""
 
     def wait(session: LocalSession) -> None:
-        writer = session._writer
-        while writer is not None and writer._job is not None:
-            time.sleep(0.002)
+        assert session._writer is None or session._writer.settle(30)
 
     return wait
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgellm.prompt.boundary import Boundary
@@ -69,18 +71,28 @@ def test_a_conversation_is_continued_from_the_end_of_its_prompt_on(request_text,
 
 
 @pytest.mark.parametrize(
-    ("text", "n_prefix", "shares"),
-    [("pre|x", 4, True), ("pre|x", 3, False), ("prf|x", 4, False), ("pre|", 0, False)],
+    ("text", "cuts", "shared"),
+    [
+        ("pre|more|x", (4, 9), (4, 9)),
+        ("pre|more|x", (4,), (4,)),
+        ("pre|else|x", (4, 9), (4,)),
+        ("pre|more|x", (4, 8), (4,)),
+        ("pre|more|x", (3, 9), ()),
+        ("pre|more|x", (9,), ()),
+        ("prf|more|x", (4, 9), ()),
+        ("pre|", (), ()),
+    ],
 )
-def test_a_prefix_is_shared_at_its_own_cut_only(text: str, n_prefix: int, shares: bool) -> None:
-    """Another cut would have been decoded by other calls."""
-    prompt = Prompt(text, tuple(encode(text)), (n_prefix,) if n_prefix else ())
-    assert shares == live_of("pre|question", n_prefix=4).shares_prefix(prompt)
+def test_prefixes_are_shared_where_all_cuts_before_are_equal(text, cuts, shared) -> None:
+    """Another cut, at the place or before it, would have been decoded by other calls."""
+    live = live_of("pre|more|question", n_prefix=4)
+    live = replace(live, cuts=(4, 9))
+    assert shared == live.shared_cuts(Prompt(text, tuple(encode(text)), cuts))
 
 
 def test_without_a_common_cut_nothing_is_shared() -> None:
     """Two prompts without a boundary share none, though both have length 0."""
-    assert not live_of("abc").shares_prefix(Prompt("abc", tuple(encode("abc")), ()))
+    assert () == live_of("abc").shared_cuts(Prompt("abc", tuple(encode("abc")), ()))
 
 
 @pytest.mark.parametrize("n_prefix", [0, 2])

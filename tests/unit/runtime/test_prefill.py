@@ -7,7 +7,6 @@ import pytest
 from edgellm.engines.scripted import CHATML
 from edgellm.errors import Cancelled, EngineFailed
 from edgellm.runtime.live import Live, Prompt
-from edgellm.runtime.prefill import Prefiller
 
 N_PREFIX = 150
 
@@ -37,11 +36,11 @@ def cuts(engine) -> list[tuple[int, int]]:
     return [(start, len(tokens)) for start, tokens, _ in engine.decoded]
 
 
-def test_two_segments_cut_at_the_boundary(engine) -> None:
+def test_two_segments_cut_at_the_boundary(prefiller, engine) -> None:
     """Without a store as well: that is what makes off, cold and warm alike."""
-    filled = Prefiller(engine, None).run(prompt_of(180), None)
+    filled = prefiller(engine, None).run(prompt_of(180), None)
     assert [(0, 150), (150, 30)] == cuts(engine)
-    assert (0, None) == (filled.reused_tokens, filled.unsaved)
+    assert (0, ()) == (filled.reused_tokens, filled.unsaved)
     assert ("off", "", "off: asked") == (
         *(filled.snapshot.tier, filled.snapshot.key, filled.snapshot.reason),
     )
@@ -49,28 +48,30 @@ def test_two_segments_cut_at_the_boundary(engine) -> None:
     assert (259,) == filled.logits.shape
 
 
-def test_one_segment_without_a_prefix(engine, store) -> None:
+def test_one_segment_without_a_prefix(prefiller, engine, store) -> None:
     """Nothing is stable, so nothing can be kept."""
-    filled = Prefiller(engine, store).run(prompt_of(180, 0), None)
+    filled = prefiller(engine, store).run(prompt_of(180, 0), None)
     assert [(0, 180)] == cuts(engine)
-    assert ("no stable prefix", None) == (filled.snapshot.reason, filled.unsaved)
+    assert ("no stable prefix", ()) == (filled.snapshot.reason, filled.unsaved)
 
 
 @pytest.mark.parametrize(("n_prefix", "is_kept"), [(127, False), (128, True)])
-def test_the_shortest_prefix_that_is_kept(engine, store, n_prefix: int, is_kept: bool) -> None:
+def test_the_shortest_prefix_that_is_kept(
+    prefiller, engine, store, n_prefix: int, is_kept: bool
+) -> None:
     """128 tokens by default; a shorter one is neither looked up nor captured."""
-    filled = Prefiller(engine, store).run(prompt_of(180, n_prefix), None)
-    assert is_kept == (filled.unsaved is not None) == bool(filled.snapshot.key)
+    filled = prefiller(engine, store).run(prompt_of(180, n_prefix), None)
+    assert is_kept == bool(filled.unsaved) == bool(filled.snapshot.key)
     assert is_kept == any(entry[0] == "capture" for entry in engine.log)
     if not is_kept:
         assert "not kept: 127 tokens are fewer than 128" == filled.snapshot.reason
 
 
-def test_what_is_to_be_saved_is_the_state_of_the_prefix(engine, store) -> None:
+def test_what_is_to_be_saved_is_the_state_of_the_prefix(prefiller, engine, store) -> None:
     """Captured at the boundary, under the fingerprint and the tokens it belongs to."""
     prompt = prompt_of(180)
-    filled = Prefiller(engine, store).run(prompt, None)
-    unsaved = filled.unsaved
+    filled = prefiller(engine, store).run(prompt, None)
+    (unsaved,) = filled.unsaved
     assert prompt.tokens[:N_PREFIX] == unsaved.tokens
     assert (N_PREFIX, engine.fingerprint()) == (unsaved.state.n_tokens, unsaved.fingerprint)
     assert store.key(unsaved.fingerprint, unsaved.tokens) == filled.snapshot.key
@@ -78,56 +79,56 @@ def test_what_is_to_be_saved_is_the_state_of_the_prefix(engine, store) -> None:
     assert [] == list(store.entries())  # nothing is written here
 
 
-def test_a_stored_prefix_is_restored(engine, store) -> None:
+def test_a_stored_prefix_is_restored(prefiller, engine, store) -> None:
     """Another question finds it; only what is behind the prefix is decoded."""
-    prefiller = Prefiller(engine, store)
-    cold = prefiller.run(prompt_of(180), None)
-    unsaved = cold.unsaved
+    reader = prefiller(engine, store)
+    cold = reader.run(prompt_of(180), None)
+    (unsaved,) = cold.unsaved
     store.save(unsaved.fingerprint, unsaved.tokens, unsaved.state)
     engine.log.clear()
-    warm = prefiller.run(prompt_of(170, last=66), None)
+    warm = reader.run(prompt_of(170, last=66), None)
     assert [("restore", 150), ("decode", 150)] == [entry[:2] for entry in engine.log]
-    assert (150, "hit", None) == (warm.reused_tokens, warm.snapshot.reason, warm.unsaved)
+    assert (150, "hit", ()) == (warm.reused_tokens, warm.snapshot.reason, warm.unsaved)
     assert warm.restore_s > 0
 
 
-def test_live_memory_comes_before_the_disk(engine, store) -> None:
+def test_live_memory_comes_before_the_disk(prefiller, engine, store) -> None:
     """What continues decodes what is new; what shares the prefix goes back to it."""
-    prefiller = Prefiller(engine, store)
+    reader = prefiller(engine, store)
     first = prompt_of(180)
-    prefiller.run(first, None)
+    reader.run(first, None)
     longer = prompt_of(200)
-    filled = prefiller.run(longer, live_in(engine, first))
+    filled = reader.run(longer, live_in(engine, first))
     assert (180, "live: continues the conversation") == (
         *(filled.reused_tokens, filled.snapshot.reason),
     )
-    filled = prefiller.run(prompt_of(190, last=66), live_in(engine, longer))
+    filled = reader.run(prompt_of(190, last=66), live_in(engine, longer))
     assert (150, "live: same prefix") == (filled.reused_tokens, filled.snapshot.reason)
     assert [(180, 20), (150, 40)] == cuts(engine)[2:]
 
 
-def test_live_memory_with_snapshots_off_says_that_they_are(engine) -> None:
+def test_live_memory_with_snapshots_off_says_that_they_are(prefiller, engine) -> None:
     """The reason is about the store; the tokens kept are in the usage."""
-    prefiller = Prefiller(engine, None, off_reason="recurrent memory")
+    reader = prefiller(engine, None, off_reason="recurrent memory")
     first = prompt_of(180)
-    prefiller.run(first, None)
-    filled = prefiller.run(prompt_of(200), live_in(engine, first))
+    reader.run(first, None)
+    filled = reader.run(prompt_of(200), live_in(engine, first))
     assert (180, "off: recurrent memory") == (filled.reused_tokens, filled.snapshot.reason)
 
 
-def test_memory_that_cannot_be_cut_comes_from_the_disk(engine_types, store) -> None:
+def test_memory_that_cannot_be_cut_comes_from_the_disk(prefiller, engine_types, store) -> None:
     """A window that was rolled on falls back to the snapshot, and without one to decoding."""
     engine = engine_types["whole"]("yes")
     engine.reserve(1000)
     for kept in (store, None):
-        prefiller = Prefiller(engine, kept)
+        reader = prefiller(engine, kept)
         first = prompt_of(180)
-        filled = prefiller.run(first, None)
-        if filled.unsaved is not None:
-            unsaved = filled.unsaved
+        filled = reader.run(first, None)
+        if filled.unsaved:
+            (unsaved,) = filled.unsaved
             store.save(unsaved.fingerprint, unsaved.tokens, unsaved.state)
         engine.log.clear()
-        other = prefiller.run(prompt_of(190, last=66), live_in(engine, first))
+        other = reader.run(prompt_of(190, last=66), live_in(engine, first))
         if kept is not None:
             assert ("hit", [(150, 40)]) == (other.snapshot.reason, cuts(engine))
         else:
@@ -135,17 +136,17 @@ def test_memory_that_cannot_be_cut_comes_from_the_disk(engine_types, store) -> N
 
 
 @pytest.mark.parametrize("error", [EngineFailed, Cancelled])
-def test_errors_of_the_engine_come_through(engine, store, error) -> None:
+def test_errors_of_the_engine_come_through(prefiller, engine, store, error) -> None:
     """The caller decides what becomes of the answer."""
     if error is Cancelled:
         engine.cancel()
     else:
         engine._fail_at = 2
     with pytest.raises(error):
-        Prefiller(engine, store).run(prompt_of(180), None)
+        prefiller(engine, store).run(prompt_of(180), None)
 
 
-def test_no_room_for_a_copy_is_no_failure(engine_types, store) -> None:
+def test_no_room_for_a_copy_is_no_failure(prefiller, engine_types, store) -> None:
     """A state too large to be copied is not kept; the answer goes on."""
 
     class Full(engine_types["recording"]):
@@ -154,6 +155,6 @@ def test_no_room_for_a_copy_is_no_failure(engine_types, store) -> None:
 
     engine = Full("yes", chat_template=CHATML)
     engine.reserve(1000)
-    filled = Prefiller(engine, store).run(prompt_of(180), None)
+    filled = prefiller(engine, store).run(prompt_of(180), None)
     assert "miss: not stored; cannot be kept" == filled.snapshot.reason
     assert [(0, 150), (150, 30)] == cuts(engine)

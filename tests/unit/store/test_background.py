@@ -1,4 +1,4 @@
-"""SnapshotWriter: one state at a time, never waited for longer than asked."""
+"""SnapshotWriter: batches in order, two at most, never waited for longer than asked."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgellm.store.background import SnapshotWriter
+from edgellm.store.background import SnapshotWriter, Unsaved
 from edgellm.store.snapshots import Hit, Saved, Skipped, SnapshotStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TOKENS = list(range(12))
+
+
+def unsaved(snapshot_files: Any, tokens: list[int], state: Any, **how: Any) -> Unsaved:
+    """Say of which tokens a state is."""
+    return Unsaved(snapshot_files.FINGERPRINT, tuple(tokens), state, **how)
 
 
 class Gate:
@@ -35,7 +40,7 @@ def test_a_state_is_saved_while_the_caller_goes_on(tmp_path: Path, snapshot_file
     store = SnapshotStore(tmp_path, fault=gate)
     writer = SnapshotWriter(store)
     state = snapshot_files.state()
-    assert writer.submit(snapshot_files.FINGERPRINT, TOKENS, state)
+    assert writer.submit([unsaved(snapshot_files, TOKENS, state)])
     assert gate.reached.wait(30)
     assert writer.outcomes == ()
     gate.opened.set()
@@ -51,9 +56,9 @@ def test_a_second_state_is_dropped_while_one_is_in_hand(tmp_path: Path, snapshot
     """Two large states are never held at once; the reason is kept."""
     gate = Gate()
     writer = SnapshotWriter(SnapshotStore(tmp_path, fault=gate))
-    assert writer.submit(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
+    assert writer.submit([unsaved(snapshot_files, TOKENS, snapshot_files.state())])
     assert gate.reached.wait(30)
-    assert not writer.submit(snapshot_files.FINGERPRINT, TOKENS[:5], snapshot_files.state(5))
+    assert not writer.submit([unsaved(snapshot_files, TOKENS[:5], snapshot_files.state(5))])
     gate.opened.set()
     assert writer.close(30)
     dropped, saved = writer.outcomes
@@ -65,7 +70,7 @@ def test_states_one_after_the_other_are_all_saved(tmp_path: Path, snapshot_files
     """The thread is ready again when it has reported."""
     writer = SnapshotWriter(SnapshotStore(tmp_path))
     for n in range(1, 6):
-        assert writer.submit(snapshot_files.FINGERPRINT, TOKENS[:n], snapshot_files.state(n))
+        assert writer.submit([unsaved(snapshot_files, TOKENS[:n], snapshot_files.state(n))])
         deadline = time.monotonic() + 30
         while len(writer.outcomes) < n and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -77,7 +82,7 @@ def test_closing_does_not_wait_for_ever(tmp_path: Path, snapshot_files: Any):
     """A stuck disk costs the limit, not more; the state was not saved."""
     gate = Gate()
     writer = SnapshotWriter(SnapshotStore(tmp_path, fault=gate))
-    writer.submit(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
+    writer.submit([unsaved(snapshot_files, TOKENS, snapshot_files.state())])
     assert gate.reached.wait(30)
     start = time.monotonic()
     assert not writer.close(0.05)
@@ -95,7 +100,7 @@ def test_a_closed_writer_takes_nothing_and_an_unused_one_closes(
     assert threading.active_count() == before
     assert writer.close()
     assert writer.close()
-    assert not writer.submit(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
+    assert not writer.submit([unsaved(snapshot_files, TOKENS, snapshot_files.state())])
     assert writer.outcomes == (Skipped("the writer is closed"),)
 
 
@@ -106,7 +111,7 @@ def test_a_failure_is_kept_and_can_be_waited_for(tmp_path: Path, snapshot_files:
     writer = SnapshotWriter(SnapshotStore(tmp_path / "store", fault=gate))
     assert writer.settle(0)
     for n in (12, 5):
-        writer.submit(snapshot_files.FINGERPRINT, TOKENS[:n], snapshot_files.state(n))
+        writer.submit([unsaved(snapshot_files, TOKENS[:n], snapshot_files.state(n))])
         assert gate.reached.wait(30)
     assert (writer.settle(0.01), writer.failure) == (False, "")
     gate.opened.set()
@@ -119,7 +124,7 @@ def test_a_wrong_token_is_told_to_the_caller(tmp_path: Path, snapshot_files: Any
     """The thread never meets it."""
     writer = SnapshotWriter(SnapshotStore(tmp_path))
     with pytest.raises(ValueError, match="token"):
-        writer.submit(snapshot_files.FINGERPRINT, [-1], snapshot_files.state(1))
+        writer.submit([unsaved(snapshot_files, [-1], snapshot_files.state(1))])
     assert writer.close()
 
 
@@ -133,6 +138,55 @@ def test_without_a_thread_nothing_is_written_and_nothing_breaks(
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     writer = SnapshotWriter(SnapshotStore(tmp_path))
-    assert not writer.submit(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
+    assert not writer.submit([unsaved(snapshot_files, TOKENS, snapshot_files.state())])
     assert writer.outcomes == (Skipped("no thread could be started", failed=True),)
     assert writer.close()
+
+
+def test_a_batch_is_written_in_order_each_on_the_one_before(tmp_path: Path, snapshot_files: Any):
+    """A state finds what it leans on under the name it gives, also when that was only noted."""
+    seen: list[tuple[int, Any]] = []
+
+    class Watching(SnapshotStore):
+        def save(self, fingerprint, tokens, state, *, base=None, **how):  # noqa: ANN003, ANN202
+            seen.append((len(tokens), base))
+            return super().save(fingerprint, tokens, state, base=base, **how)
+
+    store = Watching(tmp_path)
+    writer = SnapshotWriter(store)
+    keys = [store.key(snapshot_files.FINGERPRINT, TOKENS[:n]) for n in (4, 8)]
+    batch = [
+        unsaved(snapshot_files, TOKENS[:4], snapshot_files.state(4), base_key="gone"),
+        unsaved(snapshot_files, TOKENS[:8], snapshot_files.state(8), base_key=keys[0]),
+    ]
+    assert writer.submit(batch)
+    assert writer.close(30)
+    first, second = writer.outcomes
+    assert isinstance(first, Saved)
+    assert isinstance(second, Saved)
+    assert seen == [(4, None), (8, first.anchor)]
+    n_bytes, seconds = writer.speed
+    assert n_bytes == first.n_bytes + second.n_bytes
+    assert seconds > 0
+
+    other = SnapshotWriter(store)
+    other.note(second.anchor)
+    other.submit([unsaved(snapshot_files, TOKENS, snapshot_files.state(), base_key=keys[1])])
+    assert other.close(30)
+    assert seen[-1] == (12, second.anchor)
+
+
+def test_a_batch_that_may_wait_stands_behind_one_in_hand(tmp_path: Path, snapshot_files: Any):
+    """One more and no further; whoever is told of the end is told in every case, once."""
+    gate = Gate()
+    writer = SnapshotWriter(SnapshotStore(tmp_path, fault=gate))
+    done: list[int] = []
+    taken = []
+    for n in (3, 4, 5):
+        batch = [unsaved(snapshot_files, TOKENS[:n], snapshot_files.state(n))]
+        taken.append(writer.submit(batch, done=lambda n=n: done.append(n), may_wait=True))
+        assert gate.reached.wait(30)
+    assert (taken, done) == ([True, True, False], [5])
+    gate.opened.set()
+    assert writer.close(30)
+    assert done == [5, 3, 4]

@@ -1,0 +1,188 @@
+"""Answering: one request after the other over one engine's memory, and what is kept of it.
+
+Between two requests `live` says what is in the memory. From the moment a prompt is read until its
+answer has ended in order, nothing is known of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from edgellm.core import Done, Timings, Token, Usage, Warn
+from edgellm.errors import Cancelled, EngineFailed
+from edgellm.runtime.generate import Decoding
+from edgellm.runtime.live import live_after
+from edgellm.runtime.prefill import BEING_STORED
+from edgellm.runtime.sampling import Sampler
+from edgellm.runtime.text import TextJoiner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from edgellm.core import Event, Request, SnapshotUse
+    from edgellm.engines.base import Engine
+    from edgellm.runtime.live import Live, Prompt
+    from edgellm.runtime.prefill import Prefilled, Prefiller
+    from edgellm.runtime.prompting import Prompting
+    from edgellm.runtime.room import Room
+    from edgellm.runtime.storing import Storing
+    from edgellm.store.background import SnapshotWriter
+
+SETTLE_S: Final = 0.05
+"""How long the end of an answer, already shown, waits to say that its snapshot was not written."""
+
+
+class Answering:
+    """Makes the answers of one session.
+
+    Args:
+        engine: whose memory it is.
+        prompting: makes prompts.
+        prefiller: brings them into the memory.
+        room: the context.
+        storing, writer: where prefixes are kept, or None.
+
+    Attributes:
+        live: what the memory holds, or None when that is not known.
+        warnings: what the user is to be told; whoever tells it takes it out.
+        load_ms: for the figures.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompting: Prompting,
+        prefiller: Prefiller,
+        room: Room,
+        *,
+        storing: Storing | None,
+        writer: SnapshotWriter | None,
+        warnings: list[str],
+    ) -> None:
+        self._engine = engine
+        self._prompting = prompting
+        self._prefiller = prefiller
+        self._room = room
+        self._storing = storing
+        self._writer = writer
+        self._vocab = engine.vocab()
+        self._said_lost = False
+        self.live: Live | None = None
+        self.warnings = warnings
+        self.load_ms = 0.0
+
+    def events(self, request: Request, cancelled: Callable[[], bool]) -> Iterator[Event]:
+        """Answer a request.
+
+        Raises:
+            EdgeLLMError: of the prompt, the context or the engine.
+        """
+        started = perf_counter()
+        sampler = Sampler(request.sampling, self._vocab.n_tokens)
+        prompt = self._prompting.prompt(request.messages, self.live)
+        yield from self._told()
+        n_ctx = self._room.wanted(len(prompt.tokens))
+        # Until here a request could be refused without loss.
+        live, self.live = self.live, None
+        try:
+            filled = self._prefiller.run(prompt, self._room.make(n_ctx, live), cancelled)
+        except Cancelled:
+            self._engine.truncate(0)
+            usage = Usage(prompt_tokens=len(prompt.tokens))
+            yield Done("", "cancelled", usage=usage, seed=sampler.seed)
+            return
+        yield from self._decode(request, prompt, filled, sampler, started, cancelled)
+
+    def _decode(
+        self,
+        request: Request,
+        prompt: Prompt,
+        filled: Prefilled,
+        sampler: Sampler,
+        started: float,
+        cancelled: Callable[[], bool],
+    ) -> Iterator[Event]:
+        if filled.logits is None:
+            raise EngineFailed("nothing of the prompt was decoded")
+        sampler.prime(prompt.tokens)
+        saving = _Saving(filled, self._writer)
+        decoding = Decoding(
+            self._engine,
+            filled.logits,
+            sampler,
+            TextJoiner(request.stop),
+            max_tokens=request.max_tokens,
+            n_ctx=self._room.n_ctx,
+            on_first=saving.begin,
+            cancelled=cancelled,
+        )
+        texts: list[str] = []
+        ttft_s = 0.0
+        try:
+            for piece in decoding:
+                ttft_s = ttft_s or perf_counter() - started
+                if piece.text:
+                    texts.append(piece.text)
+                    yield Token(len(texts) - 1, piece.text)
+        finally:
+            outcome = decoding.outcome
+            self.live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
+        use = saving.use()
+        yield from self._told()
+        yield Done(
+            text="".join(texts),
+            finish_reason=outcome.finish_reason,
+            usage=Usage(len(prompt.tokens), filled.reused_tokens, len(outcome.tokens)),
+            timings=Timings(
+                load_ms=self.load_ms,
+                restore_ms=filled.restore_s * 1000,
+                prefill_ms=filled.prefill_s * 1000,
+                ttft_ms=(ttft_s or perf_counter() - started) * 1000,
+                decode_tokens_per_s=(
+                    outcome.n_decoded / outcome.decode_s if outcome.decode_s else 0.0
+                ),
+            ),
+            snapshot=use,
+            seed=sampler.seed,
+        )
+
+    def _told(self) -> Iterator[Warn]:
+        """Give what there is to warn of, also that a snapshot could not be written, once."""
+        if self._writer is not None and self._writer.failure and not self._said_lost:
+            self._said_lost = True
+            self.warnings.append(f"the prefix snapshot was not kept: {self._writer.failure}")
+        notes = self._storing.notes if self._storing else []
+        for said in (self._prompting.notes, notes, self.warnings):
+            while said:
+                yield Warn(said.pop(0))
+
+    def _live_after(self, prompt: Prompt, answer: tuple[int, ...], n_decoded: int) -> Live | None:
+        """Describe the memory, or None when the engine does not hold what was decoded."""
+        live = live_after(prompt, answer, n_decoded, self._vocab.piece)
+        return live if self._engine.position == len(live.tokens) else None
+
+
+class _Saving:
+    """What one answer leaves to be saved: begun after its first token, told at its end."""
+
+    def __init__(self, filled: Prefilled, writer: SnapshotWriter | None) -> None:
+        self._filled = filled
+        self._writer = writer
+        self._taken = False
+
+    def begin(self) -> None:
+        """Hand the states over; called once, however the answer goes."""
+        if self._filled.unsaved and self._writer is not None:
+            self._taken = self._writer.submit(self._filled.unsaved, done=self._filled.release)
+
+    def use(self) -> SnapshotUse:
+        """Say what the store did, as far as it is known when the answer ends."""
+        use, writer = self._filled.snapshot, self._writer
+        if not self._filled.unsaved or writer is None:
+            return use
+        # A disk that refuses does so at once, and a program of one answer asks only here.
+        if self._taken and not (writer.settle(SETTLE_S) and writer.failed_last):
+            return use
+        return replace(use, reason=use.reason.partition(BEING_STORED)[0] + "; not kept")
