@@ -27,12 +27,14 @@ class Prompt:
         cuts: the declared boundaries, ascending, at which decoding is cut; the last one ends the
             stable prefix. None is 0 or the prompt's end.
         controls: where the template's control tokens are spelled.
+        turns: behind which tokens earlier messages end, where that was asked for and can be told.
     """
 
     text: str
     tokens: tuple[int, ...]
     cuts: tuple[int, ...]
     controls: tuple[Span, ...] = ()
+    turns: tuple[int, ...] = ()
 
     @property
     def n_prefix(self) -> int:
@@ -115,7 +117,7 @@ def make_prompt(
             a template. A whole message ends there, so nothing is cut in the middle of a word.
         controls: where control tokens are spelled in the text.
     """
-    prompt = Prompt(text, boundary.tokens, boundary.cuts, controls)
+    prompt = Prompt(text, boundary.tokens, boundary.cuts, controls, boundary.turns)
     if live is None or not live.text or not text.startswith(live.text):
         return prompt
     # A message may say what a template wrote: equal texts are equal prompts only with these.
@@ -134,7 +136,10 @@ def make_prompt(
         and b"".join(map(piece, more)) == delta.encode("utf-8", "surrogatepass")
     ):
         return prompt
-    return Prompt(text, (*live.tokens, *more), boundary.cuts, controls)
+    # Behind an answer that was written in other tokens, messages end elsewhere.
+    n_same = common_prefix(live.tokens, boundary.tokens)
+    turns = tuple(turn for turn in boundary.turns if turn <= n_same)
+    return Prompt(text, (*live.tokens, *more), boundary.cuts, controls, turns)
 
 
 def _starts_a_message(delta: str, pending: str | None, separator: str) -> bool:
