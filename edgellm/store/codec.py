@@ -7,13 +7,15 @@ values in one), those with a value that is not finite, and those that would not 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt
 from edgellm.kernels import pack_channels, pack_tokens, unpack_channels, unpack_tokens
+from edgellm.store.layout import is_cut
 from edgellm.store.runs import run_of
 from edgellm.store.state import KVState, PackedPart, PackedSection, PackedState, Part, Section
 from edgellm.store.tiers import PACKED_TYPE
@@ -23,16 +25,20 @@ if TYPE_CHECKING:
 
     from edgellm.kernels import Packed
 
+    Rows = NDArray[np.unsignedinteger[Any]]
+
 _EXPONENT: Final = np.uint16(0x7C00)
 _MAX_F16: Final = 65504.0
 
 
-def pack_state(state: KVState, tier: Tier) -> KVState | PackedState:
+def pack_state(state: KVState, tier: Tier, base_tokens: int = 0) -> KVState | PackedState:
     """Round a state to a tier's grid.
 
     Args:
         state: as captured; it is not changed.
         tier: any but `off`.
+        base_tokens: length of the stored prefix that it will lean on: of dense parts, only the rows
+            from there on are kept. 0 for all of them.
 
     Returns:
         `state` itself for tier `exact` and where nothing of it can be packed. Else a state whose
@@ -40,36 +46,72 @@ def pack_state(state: KVState, tier: Tier) -> KVState | PackedState:
     """
     if tier is Tier.EXACT:
         return state
-    parts = tuple(_packed_part(part, tier) for part in state.parts)
+    parts = tuple(_packed_part(part, tier) for part in cut_state(state, base_tokens).parts)
     if not any(isinstance(s, PackedSection) for part in parts for s in part.sections):
         return state
     return PackedState(state.n_tokens, parts, tier)
 
 
-def unpack_state(packed: PackedState) -> KVState:
+def cut_state(state: KVState, base_tokens: int) -> KVState:
+    """Return views of what a snapshot keeps that leans on one of `base_tokens` tokens."""
+    if not base_tokens:
+        return state
+    parts = []
+    for part in state.parts:
+        if is_cut(part):
+            cut = tuple(replace(s, rows=s.rows[base_tokens:]) for s in part.sections)
+            parts.append(Part(part.kind, base_tokens, part.n_tokens - base_tokens, cut))
+        else:
+            parts.append(part)
+    return KVState(state.n_tokens, tuple(parts))
+
+
+def unpack_state(packed: PackedState, base: KVState | None = None) -> KVState:
     """Return the state that `packed` stands for; the same bits at every call.
 
-    Takes one piece of memory for all sections that were packed; the exact ones are not copied.
+    Args:
+        packed: what `pack_state` made.
+        base: the state that was packed, where it was cut: the rows before the cut come from it.
+
+    Returns:
+        A state in which the sections that are exact and whole are those of `packed`, and the others
+        are fresh memory.
 
     Raises:
         SnapshotCorrupt: a row or a code could mean a number that is not finite, or padding is not
             zero.
+        ValueError: it was cut, and `base` was not given.
     """
-    sizes = [s.shape for p in packed.parts for s in p.sections if isinstance(s, PackedSection)]
-    free = np.empty(sum(n_rows * width for n_rows, width in sizes), np.uint16)
     parts = []
-    for part in packed.parts:
-        sections = []
-        for section in part.sections:
-            if isinstance(section, PackedSection):
-                n = section.shape[0] * section.shape[1]
-                rows, free = free[:n].reshape(section.shape), free[n:]
-                _unpack(section, part.first, packed.tier, rows)
-                sections.append(Section(section.layer, section.role, section.type, rows))
-            else:
-                sections.append(section)
-        parts.append(Part(part.kind, part.first, part.n_tokens, tuple(sections)))
+    for number, part in enumerate(packed.parts):
+        n_before = part.first if part.kind == "dense" else 0
+        if n_before and base is None:
+            raise ValueError(f"the state begins at token {n_before}, and its base is not given")
+        before = base.parts[number] if n_before and base is not None else None
+        sections = tuple(
+            _unpacked(
+                section, part, packed.tier, before.sections[i].rows[:n_before] if before else None
+            )
+            for i, section in enumerate(part.sections)
+        )
+        parts.append(Part(part.kind, part.first - n_before, part.n_tokens + n_before, sections))
     return KVState(packed.n_tokens, tuple(parts))
+
+
+def _unpacked(
+    section: Section | PackedSection, part: PackedPart, tier: Tier, before: Rows | None
+) -> Section:
+    """Return a section's rows, behind those before a cut where there is one."""
+    if isinstance(section, Section):
+        if before is None:
+            return section
+        return replace(section, rows=np.concatenate((before, section.rows)))
+    n_before = 0 if before is None else before.shape[0]
+    rows = np.empty((n_before + section.shape[0], section.shape[1]), np.uint16)
+    if before is not None:
+        rows[:n_before] = before
+    unpack_section(section, part.first, tier, rows[n_before:])
+    return Section(section.layer, section.role, section.type, rows)
 
 
 def _packed_part(part: Part, tier: Tier) -> PackedPart:
@@ -104,7 +146,18 @@ def _pack(section: Section, first: int, tier: Tier) -> PackedSection | None:
     return PackedSection(section.layer, section.role, section.type, shape, content)
 
 
-def _unpack(section: PackedSection, first: int, tier: Tier, out: NDArray[np.uint16]) -> None:
+def unpack_section(section: PackedSection, first: int, tier: Tier, out: Rows) -> None:
+    """Write the rows of a packed section.
+
+    Args:
+        section: its run and shape are not believed.
+        first: the position of its first row.
+        tier: of the file.
+        out: the section's shape, dtype uint16; rows or columns with elements side by side.
+
+    Raises:
+        SnapshotCorrupt: as `unpack_state`.
+    """
     where = f"layer {section.layer} {section.role}"
     run = run_of(tier, section.role, section.shape, first)
     if run is None or run.n_bytes != section.run.size:

@@ -142,16 +142,10 @@ def refuse_foreign_folders(path: Path) -> None:
         _refuse_owner(status, f"the folder {folder}")
 
 
-def discard(path: Path, status: os.stat_result | None) -> None:
-    """Remove a file that is of no use, if it is still the one that was read.
-
-    Args:
-        path: its name; whoever has put another file there keeps it.
-        status: of the file that was read, or None to remove whatever is there.
-    """
+def discard(path: Path) -> None:
+    """Remove a file that is of no use, if the system lets us."""
     with contextlib.suppress(OSError):
-        if status is None or os.path.samestat(path.lstat(), status):
-            path.unlink()
+        path.unlink()
 
 
 def _refuse_strangers(status: os.stat_result) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
 from edgellm.store.answers import Hit, Miss, SnapshotInfo
+from edgellm.store.chain import BaseMissing
 from edgellm.store.files import discard, refuse_foreign_folders
 from edgellm.store.read import read_snapshot
 from edgellm.store.tiers import serves
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from edgellm.core import Tier
     from edgellm.store.answers import MissCode
     from edgellm.store.files import Files
@@ -67,7 +67,7 @@ def find(
         return Miss("incompatible: other tokens under this name", "foreign_tokens")
     files.room.used(path)
     info = info_of(path, found.header, found.n_bytes)
-    changes = _soft_changes(found.header.fingerprint, fingerprint)
+    changes = _soft_changes(found.fingerprints, fingerprint)
     return Hit(found.state, info, changes, anchor=found.anchor)
 
 
@@ -75,10 +75,8 @@ def _miss(path: Path, err: SnapshotError | OSError | MemoryError, *, keep_damage
     """Say why a file cannot be used; one that is damaged is removed."""
     if isinstance(err, FileNotFoundError):
         return Miss("not stored", "not_stored")
-    if isinstance(err, SnapshotCorrupt):
-        if not keep_damaged:
-            discard(path, None)
-        return Miss(f"corrupt: {err.message}", "corrupt")
+    if isinstance(err, (SnapshotCorrupt, BaseMissing)):
+        return _useless(path, err, keep_damaged=keep_damaged)
     if isinstance(err, TooCoarse):
         return Miss(err.message, "too_coarse")
     if isinstance(err, SnapshotError):
@@ -87,6 +85,20 @@ def _miss(path: Path, err: SnapshotError | OSError | MemoryError, *, keep_damage
     if isinstance(err, OSError):
         return Miss(f"unreadable: {err.strerror or err}", "unreadable")
     return Miss("not enough memory to read it", "no_memory")
+
+
+def _useless(path: Path, err: SnapshotCorrupt | BaseMissing, *, keep_damaged: bool) -> Miss:
+    """Remove what will never be of use, and the file of a chain that is to blame for it."""
+    culprit = Path(err.path or path)
+    if not keep_damaged:
+        discard(path)
+    if isinstance(err, BaseMissing):
+        return Miss(f"incomplete: {err.message}", "base_missing")
+    if culprit == path:
+        return Miss(f"corrupt: {err.message}", "corrupt")
+    if not keep_damaged:
+        discard(culprit)
+    return Miss(f"corrupt: in {culprit.stem}, which it leans on: {err.message}", "corrupt")
 
 
 def refuse_others(header: SnapshotHeader, digest: str, ids: bytes) -> None:
@@ -111,13 +123,17 @@ def info_of(path: Path, header: SnapshotHeader, n_bytes: int) -> SnapshotInfo:
         n_bytes=n_bytes,
         created_s=header.created_s,
         tier=header.tier,
+        parent=header.parent,
     )
 
 
-def _soft_changes(stored: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
-    before, after = dict(stored.soft), dict(now.soft)
-    return tuple(
-        f"{name}: {before.get(name, 'unknown')}, now {after.get(name, 'unknown')}"
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    )
+def _soft_changes(stored: tuple[Fingerprint, ...], now: Fingerprint) -> tuple[str, ...]:
+    """Say what differs from now in a file or in one that it leans on, each thing once."""
+    after = dict(now.soft)
+    changes: dict[str, None] = {}
+    for before in (dict(fingerprint.soft) for fingerprint in stored):
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                was, new = before.get(name, "unknown"), after.get(name, "unknown")
+                changes[f"{name}: {was}, now {new}"] = None
+    return tuple(changes)

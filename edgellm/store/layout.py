@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
 from edgellm.ggml_types import TYPES_BY_NAME
+from edgellm.store import planes
 from edgellm.store.runs import aligned, run_of
 from edgellm.store.state import ELEMENT_BYTES
 from edgellm.store.tiers import PACKED_TYPE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from edgellm.core import Tier
     from edgellm.store.header import PartRow, SectionRow, SnapshotHeader
+    from edgellm.store.state import PackedPart, Part
 
 MAGIC: Final = b"EDGEKV1\0"
 END_MAGIC: Final = b"EDGEKVE\0"
@@ -32,6 +36,14 @@ DIGEST_BYTES: Final = 16
 MAX_HEADER_BYTES: Final = 1 << 20
 TOKEN_BYTES: Final = 4
 BLOB_TYPE: Final = "u8"
+_BYTE_ROLES: Final = ("blob", "X")
+_ROLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dense": ("K", "V", "X"),
+    "window": ("K", "V", "X"),
+    "recurrent": ("R", "S"),
+    "opaque": ("blob",),
+}
+"""The roles that a part of each kind may have, in their order."""
 
 
 def data_start(header_bytes: int) -> int:
@@ -69,49 +81,63 @@ def check_layout(header: SnapshotHeader) -> None:
         if extent.offset != aligned(end):
             raise SnapshotCorrupt(f"a section at {extent.offset}, expected at {aligned(end)}")
         end = extent.offset + extent.n_bytes
+    parent = header.parent
+    base_tokens = parent.n_tokens if parent is not None else 0
+    if base_tokens >= header.n_tokens:
+        raise SnapshotCorrupt(f"{header.n_tokens} tokens lean on {base_tokens}")
+    if parent is not None and not any(is_cut(part) for part in header.parts):
+        raise SnapshotCorrupt("it leans on another file and takes nothing from it")
     for part in header.parts:
-        _check_part(part, header.n_tokens, header.tier)
+        _check_part(part, header, base_tokens)
 
 
-def _check_part(part: PartRow, n_tokens: int, tier: Tier) -> None:
+def is_cut(part: PartRow | Part | PackedPart) -> bool:
+    """Return whether a file that leans on another leaves the first rows of this part to it."""
+    return part.kind == "dense" and bool(part.sections)
+
+
+def _check_part(part: PartRow, header: SnapshotHeader, base_tokens: int) -> None:
     last = part.first + part.n_tokens
-    if last != n_tokens or part.n_tokens < 1 or (part.first and part.kind != "window"):
+    first = base_tokens if is_cut(part) else 0
+    is_at_its_place = part.kind in ("window", "recurrent") or part.first == first
+    if last != header.n_tokens or part.n_tokens < 1 or not is_at_its_place:
         raise SnapshotCorrupt(
-            f"a {part.kind} part holds positions {part.first} to {last} of {n_tokens}"
+            f"a {part.kind} part holds positions {part.first} to {last} of {header.n_tokens}"
         )
+    if part.kind == "recurrent" and part.n_tokens != 1:
+        raise SnapshotCorrupt(f"a recurrent part of {part.n_tokens} positions")
     for row in part.sections:
-        _check_section(row, part, tier)
+        _check_section(row, part, header.tier)
     _check_order(part)
 
 
 def _check_order(part: PartRow) -> None:
-    """Demand K of layers 0, 1, ..., then V of all of them or none: engines go by the order alone."""
-    n_rows = len(part.sections)
-    n_keys = sum(row.role == "K" for row in part.sections)
-    if part.kind == "opaque":
-        expected = [(layer, "blob") for layer in range(n_rows)]
-    elif n_rows in (n_keys, 2 * n_keys):
-        expected = [(row % n_keys, "K" if row < n_keys else "V") for row in range(n_rows)]
-    else:
-        raise SnapshotCorrupt(f"{n_keys} layers of K and {n_rows - n_keys} of V")
-    for row, (layer, role) in zip(part.sections, expected):  # noqa: B905  (equally long)
-        if (row.layer, row.role) != (layer, role):
+    """Demand layers 0, 1, ... of each role in turn: engines go by the order alone."""
+    found = [(row.layer, row.role) for row in part.sections]
+    counts = {role: sum(other == role for _, other in found) for role in _ROLES[part.kind]}
+    n_keys, n_values, n_more = (counts.get(role, 0) for role in ("K", "V", "X"))
+    if n_values not in (0, n_keys) or n_more > 1:
+        raise SnapshotCorrupt(f"{n_keys} layers of K and {n_values} of V, {n_more} of X")
+    expected = [(layer, role) for role, n in counts.items() for layer in range(n)]
+    for (layer, role), (wanted, wanted_role) in zip(found, expected, strict=True):
+        if (layer, role) != (wanted, wanted_role):
             raise SnapshotCorrupt(
-                f"layer {row.layer} {row.role} where layer {layer} {role} belongs"
+                f"layer {layer} {role} where layer {wanted} {wanted_role} belongs"
             )
 
 
 def _check_section(row: SectionRow, part: PartRow, tier: Tier) -> None:
     n_rows, width = row.shape
     where = f"layer {row.layer} {row.role}"
-    if _run_bytes(row, part, tier) != row.extent.n_bytes:
+    if not _has_length(row, part, tier):
         raise SnapshotCorrupt(f"{where}: {row.extent.n_bytes} bytes for shape {row.shape}")
     opaque = part.kind == "opaque"
     if n_rows != (1 if opaque else part.n_tokens):
         raise SnapshotCorrupt(f"{where}: {n_rows} rows for {part.n_tokens} positions")
-    if opaque != (row.role == "blob") or opaque != (row.type == BLOB_TYPE):
+    is_bytes = row.type == BLOB_TYPE
+    if row.role not in _ROLES[part.kind] or is_bytes != (row.role in _BYTE_ROLES):
         raise SnapshotCorrupt(f"{where}: {row.type} in a part of kind {part.kind}")
-    if opaque:
+    if is_bytes:
         return
     tensor_type = TYPES_BY_NAME.get(row.type)
     if tensor_type is None:
@@ -120,9 +146,13 @@ def _check_section(row: SectionRow, part: PartRow, tier: Tier) -> None:
         raise SnapshotCorrupt(f"{where}: rows of {width} bytes are not whole {row.type} blocks")
 
 
-def _run_bytes(row: SectionRow, part: PartRow, tier: Tier) -> int:
-    """Return the length that the run of a section must have; 0 where it cannot be packed."""
-    if not row.is_packed:
-        return row.shape[0] * row.shape[1] * item_bytes(row.type)
-    run = run_of(tier, row.role, row.shape, part.first)
-    return run.n_bytes if run is not None and row.type == PACKED_TYPE else 0
+def _has_length(row: SectionRow, part: PartRow, tier: Tier) -> bool:
+    """Return whether the run of a section has a length that its shape allows."""
+    n_bytes = row.extent.n_bytes
+    n_elements = row.shape[0] * row.shape[1]
+    if row.stored == "planes":
+        return row.type in ELEMENT_BYTES and planes.has_length(row.type, n_elements, n_bytes)
+    if row.stored == "packed":
+        run = run_of(tier, row.role, row.shape, part.first)
+        return run is not None and row.type == PACKED_TYPE and run.n_bytes == n_bytes
+    return n_elements * item_bytes(row.type) == n_bytes

@@ -1,49 +1,57 @@
-"""Reading one snapshot file: nothing of it is given out before all of it has been checked.
+"""Reading one snapshot: nothing of it is given out before all of it has been checked.
 
-The file is read into memory of our own, never mapped: a file that is cut under a map kills the
-process. Memory is taken only after header and file agree on the length to the byte.
+The rows are read into memory of the engine's choice or our own, never mapped: a file that is cut
+under a map kills the process. Memory is taken only after headers and files agree on the length to
+the byte. Each run is summed right after it was read, while it is still in the processor's cache.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
 from edgellm.errors import SnapshotCorrupt, SnapshotError
-from edgellm.store import layout
-from edgellm.store.codec import unpack_state
+from edgellm.kernels import transpose_f16
+from edgellm.store import layout, planes
+from edgellm.store.chain import open_chain
+from edgellm.store.codec import unpack_section
 from edgellm.store.files import open_plain
-from edgellm.store.header import parse_header
+from edgellm.store.landing import state_for
+from edgellm.store.opening import read_header
 from edgellm.store.runs import aligned
-from edgellm.store.state import Anchor, PackedPart, PackedSection, PackedState, Section
+from edgellm.store.state import Anchor, PackedSection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import Any
 
     from numpy.typing import NDArray
 
+    from edgellm.store.chain import Link
     from edgellm.store.files import Opener, OpenFile
-    from edgellm.store.header import Extent, SectionRow, SnapshotHeader
-    from edgellm.store.state import KVState, Landing
+    from edgellm.store.header import Extent, PartRow, SectionRow, SnapshotHeader
+    from edgellm.store.state import Fingerprint, KVState, Landing
 
-_DTYPES: Final = {1: "<u1", 2: "<u2", 4: "<u4"}
+    Rows = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A snapshot file that passed every check.
+    """A snapshot that passed every check.
 
     Attributes:
-        header: what it says of itself.
-        n_bytes: length of the file.
+        header: what its file says of itself.
+        n_bytes: length of the file, without those that it leans on.
         token_ids: the prefix as little-endian int32.
-        state: the memory; its arrays are views into one buffer of this object, and another where
-            sections were packed.
+        state: the memory, in the landing's rows or in views of one buffer of this object.
         anchor: what a longer snapshot may lean on.
+        fingerprints: of its file and those that it leans on; they differ at most in soft fields.
+        paths: of these files, its own first.
     """
 
     header: SnapshotHeader
@@ -51,6 +59,8 @@ class Snapshot:
     token_ids: bytes
     state: KVState
     anchor: Anchor
+    fingerprints: tuple[Fingerprint, ...]
+    paths: tuple[Path, ...]
 
 
 def read_snapshot(
@@ -60,7 +70,7 @@ def read_snapshot(
     open_file: Opener = open_plain,
     landing: Landing | None = None,
 ) -> Snapshot:
-    """Read a whole snapshot.
+    """Read a whole snapshot, with the files that it leans on.
 
     Args:
         path: the file; links are not followed.
@@ -69,24 +79,24 @@ def read_snapshot(
         landing: gives the memory to read into, or None for fresh arrays.
 
     Raises:
-        SnapshotCorrupt: the file fails a check.
+        SnapshotCorrupt: a file fails a check; `path` of the error is the file that did.
+        BaseMissing: a file that it leans on is gone or was replaced.
         SnapshotIncompatible: it asks for something this version cannot do.
-        OSError: it cannot be opened or read.
+        OSError: a file cannot be opened or read.
     """
-    try:
-        with open_file(path) as file:
-            header, digest = _read_header(file)
-            accept(header)
-            data = _read_data(file, header, digest)
-        state = _state(header, data)
-    except SnapshotError as err:
-        err.path = str(path)
-        raise
-    except EOFError as err:
-        raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
-    token_ids = _cut(data, header.tokens).tobytes()
-    anchor = Anchor(path.stem, header.n_tokens, digest.hex())
-    return Snapshot(header, file.status.st_size, token_ids, state, anchor)
+    with contextlib.ExitStack() as stack:
+        links = open_chain(stack, path, open_file, accept)
+        header = links[0].header
+        state = state_for(header, landing)
+        ids = _read_link(links[0], state, is_last=True)
+        for link in links[1:]:
+            if not ids.startswith(_read_link(link, state, is_last=False)):
+                raise SnapshotCorrupt("it leans on other tokens than its own", path=path)
+        n_bytes = links[0].file.status.st_size
+    anchor = Anchor(path.stem, header.n_tokens, links[0].digest.hex())
+    fingerprints = tuple(link.header.fingerprint for link in links)
+    paths = tuple(link.path for link in links)
+    return Snapshot(header, n_bytes, ids, state, anchor, fingerprints, paths)
 
 
 def read_info(path: Path, *, open_file: Opener = open_plain) -> tuple[SnapshotHeader, int]:
@@ -98,14 +108,8 @@ def read_info(path: Path, *, open_file: Opener = open_plain) -> tuple[SnapshotHe
     Raises:
         SnapshotCorrupt, SnapshotIncompatible, OSError: as `read_snapshot`.
     """
-    try:
-        with open_file(path) as file:
-            return _read_header(file)[0], file.status.st_size
-    except SnapshotError as err:
-        err.path = str(path)
-        raise
-    except EOFError as err:
-        raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
+    with _blamed(path), open_file(path) as file:
+        return read_header(file)[0], file.status.st_size
 
 
 def read_tokens(path: Path, *, open_file: Opener = open_plain) -> tuple[SnapshotHeader, bytes]:
@@ -117,88 +121,101 @@ def read_tokens(path: Path, *, open_file: Opener = open_plain) -> tuple[Snapshot
     Raises:
         SnapshotCorrupt, SnapshotIncompatible, OSError: as `read_snapshot`.
     """
+    with _blamed(path), open_file(path) as file:
+        header = read_header(file)[0]
+        ids = bytearray(header.tokens.n_bytes)
+        _Runs(file).take(header.tokens, memoryview(ids))
+        return header, bytes(ids)
+
+
+@contextlib.contextmanager
+def _blamed(path: Path) -> Iterator[None]:
+    """Name the file in what is wrong with it, a sudden end among that."""
     try:
-        with open_file(path) as file:
-            header = _read_header(file)[0]
-            token_ids = bytearray(header.tokens.n_bytes)  # the first run, right behind the header
-            file.fill(token_ids)
-        if xxhash.xxh3_128_hexdigest(token_ids) != header.tokens.xxh3:
-            raise SnapshotCorrupt("the token ids: the checksum is wrong")
+        yield
     except SnapshotError as err:
         err.path = str(path)
         raise
     except EOFError as err:
         raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
-    return header, bytes(token_ids)
 
 
-def _read_header(file: OpenFile) -> tuple[SnapshotHeader, bytes]:
-    """Read up to the first section; the file's length is checked against the header."""
-    preamble = bytearray(layout.PREAMBLE.size)
-    file.fill(preamble)
-    magic, header_bytes = layout.PREAMBLE.unpack(preamble)
-    if magic != layout.MAGIC:  # a later one would lie in a folder of its own
-        raise SnapshotCorrupt("not a snapshot")
-    if header_bytes > min(layout.MAX_HEADER_BYTES, file.n_bytes):
-        raise SnapshotCorrupt(f"a header of {header_bytes} bytes in a file of {file.n_bytes}")
-    rest = bytearray(layout.data_start(header_bytes) - len(preamble))
-    file.fill(rest)
-    encoded = bytes(rest[:header_bytes])
-    digest = bytes(rest[header_bytes : header_bytes + layout.DIGEST_BYTES])
-    if xxhash.xxh3_128_digest(bytes(preamble) + encoded) != digest:
-        raise SnapshotCorrupt("the header's checksum is wrong")
-    if any(rest[header_bytes + layout.DIGEST_BYTES :]):
-        raise SnapshotCorrupt("the padding after the header is not zero")
-    header = parse_header(encoded)
-    layout.check_layout(header)
-    expected = layout.file_bytes(header, header_bytes)
-    if file.n_bytes != expected:
-        raise SnapshotCorrupt(f"the header says {expected} bytes, the file has {file.n_bytes}")
-    return header, digest
+class _Runs:
+    """Takes the runs of one file in order, from the first behind its header to the footer."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self._n_taken = 0
+
+    def take(self, extent: Extent, into: memoryview) -> None:
+        """Read a run and check its sum, and the padding after it.
+
+        Args:
+            extent: of the next run.
+            into: its length, contiguous.
+        """
+        self._file.fill(into)
+        if xxhash.xxh3_128_hexdigest(into) != extent.xxh3:
+            what = f"section {self._n_taken} at {extent.offset}"
+            raise SnapshotCorrupt(f"{what}: the checksum is wrong")
+        if n_padding := aligned(extent.n_bytes) - extent.n_bytes:
+            padding = bytearray(n_padding)
+            self._file.fill(padding)
+            if any(padding):
+                raise SnapshotCorrupt(f"section {self._n_taken}: the padding after it is not zero")
+        self._n_taken += 1
+
+    def skip(self, extent: Extent) -> None:
+        """Leave out a run and its padding."""
+        self._file.skip(aligned(extent.n_bytes))
+        self._n_taken += 1
 
 
-def _read_data(file: OpenFile, header: SnapshotHeader, digest: bytes) -> NDArray[np.uint8]:
-    data = np.empty(layout.data_bytes(header), np.uint8)
-    file.fill(data.data)
-    footer = bytearray(layout.FOOTER.size)
-    file.fill(footer)
-    if footer != layout.FOOTER.pack(layout.END_MAGIC, file.n_bytes, digest):
-        raise SnapshotCorrupt("the footer is wrong")
-    for i, extent in enumerate(header.extents()):
-        content = _cut(data, extent)
-        if xxhash.xxh3_128_hexdigest(content.data) != extent.xxh3:
-            raise SnapshotCorrupt(f"section {i} at {extent.offset}: the checksum is wrong")
-        end = extent.offset + extent.n_bytes
-        if data[end : aligned(end)].any():
-            raise SnapshotCorrupt(f"section {i}: the padding after it is not zero")
-    return data
+def _read_link(link: Link, state: KVState, *, is_last: bool) -> bytes:
+    """Fill the rows of a state that one file holds, and return the file's token ids.
 
-
-def _cut(data: NDArray[np.uint8], extent: Extent) -> NDArray[np.uint8]:
-    return data[extent.offset : extent.offset + extent.n_bytes]
-
-
-def _state(header: SnapshotHeader, data: NDArray[np.uint8]) -> KVState:
-    """Give the checked bytes their shapes, and unpack what was packed.
-
-    Raises:
-        SnapshotCorrupt: a packed section holds what no writer writes.
+    Args:
+        link: the open file, behind its header.
+        state: its rows are written to.
+        is_last: whether the file is the one asked for, whose windows count; of those that it leans
+            on, only the dense rows do.
     """
-    parts = tuple(
-        PackedPart(
-            kind=part.kind,
-            first=part.first,
-            n_tokens=part.n_tokens,
-            sections=tuple(_section(row, data) for row in part.sections),
-        )
-        for part in header.parts
-    )
-    return unpack_state(PackedState(header.n_tokens, parts, header.tier))
+    header, runs = link.header, _Runs(link.file)
+    with _blamed(link.path):
+        ids = bytearray(header.tokens.n_bytes)
+        runs.take(header.tokens, memoryview(ids))
+        for part, into in zip(header.parts, state.parts, strict=True):
+            for i, row in enumerate(part.sections):
+                if layout.is_cut(part):
+                    rows = into.sections[i].rows[part.first : header.n_tokens]
+                    _read_rows(runs, header, part, row, rows)
+                elif is_last:
+                    _read_rows(runs, header, part, row, into.sections[i].rows)
+                else:
+                    runs.skip(row.extent)
+        footer = bytearray(layout.FOOTER.size)
+        link.file.fill(footer)
+        if footer != layout.FOOTER.pack(layout.END_MAGIC, link.file.n_bytes, link.digest):
+            raise SnapshotCorrupt("the footer is wrong")
+    return bytes(ids)
 
 
-def _section(row: SectionRow, data: NDArray[np.uint8]) -> Section | PackedSection:
-    run = _cut(data, row.extent)
-    if row.is_packed:
-        return PackedSection(row.layer, row.role, row.type, row.shape, run)
-    items = run.view(_DTYPES[layout.item_bytes(row.type)])
-    return Section(row.layer, row.role, row.type, items.reshape(row.shape))
+def _read_rows(
+    runs: _Runs, header: SnapshotHeader, part: PartRow, row: SectionRow, out: Rows
+) -> None:
+    """Read one section into its rows, whose strides are free."""
+    is_in_order = out.flags.c_contiguous
+    if row.stored in (None, "exact") and is_in_order:
+        runs.take(row.extent, out.reshape(-1).view(np.uint8).data)
+        return
+    run = np.empty(row.extent.n_bytes, np.uint8)
+    runs.take(row.extent, run.data)
+    if row.stored == "packed":
+        section = PackedSection(row.layer, row.role, row.type, row.shape, run)
+        unpack_section(section, part.first, header.tier, out)
+    elif row.stored == "planes":
+        planes.join(run, out, f"layer {row.layer} {row.role}")
+    elif out.itemsize == 2 and out.strides[0] < out.strides[1]:
+        transpose_f16(run.view(np.uint16).reshape(row.shape), out=out.T)
+    else:
+        out[...] = run.view(out.dtype).reshape(row.shape)

@@ -2,70 +2,148 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from edgellm.errors import DoesNotFit, SnapshotError
-from edgellm.store import layout
+from edgellm.store import layout, names
 from edgellm.store.answers import Saved, Skipped
+from edgellm.store.chain import MAX_LINKS, base_path, misfit, open_chain
+from edgellm.store.codec import cut_state
 from edgellm.store.files import refuse_foreign_folders
 from edgellm.store.finding import refuse_others
 from edgellm.store.folder import make_folder
-from edgellm.store.read import read_info
-from edgellm.store.state import Anchor
+from edgellm.store.header import PLANES
+from edgellm.store.planes import plane_state
+from edgellm.store.state import Anchor, KVState, PackedState
 from edgellm.store.tiers import serves
 from edgellm.store.write import plan, tier_of, write_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgellm.core import Tier
     from edgellm.store.files import Files
-    from edgellm.store.state import Fingerprint, KVState, PackedState
+    from edgellm.store.header import SnapshotHeader
+    from edgellm.store.state import Fingerprint, PlaneState
+
+    Form = KVState | PackedState | PlaneState
 
 
-def store_state(
-    files: Files,
-    fingerprint: Fingerprint,
-    ids: bytes,
-    state: KVState | PackedState,
-    created_s: int,
-) -> Saved | Skipped:
-    """Write a state unless it is there already; see `SnapshotStore.save`.
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One state that is to be saved.
 
-    Args:
-        files: of the store.
-        fingerprint: of the engine that made the state.
+    Attributes:
+        fingerprint: of the engine that made it.
         ids: the prefix as little-endian int32.
         state: the memory after exactly these tokens, as its tier keeps it.
         created_s: the time to write down.
+        base: what its file may lean on, or None.
+        lossless: whether its high bytes are compressed.
+        text_sha256: 64 hex digits, the hash of its text, or "" where it has none.
     """
-    digest = fingerprint.digest()
-    path = files.path(digest, ids)
+
+    fingerprint: Fingerprint
+    ids: bytes
+    state: KVState | PackedState
+    created_s: int
+    base: Anchor | None = None
+    lossless: bool = False
+    text_sha256: str = ""
+
+
+def store_state(files: Files, job: Saving) -> Saved | Skipped:
+    """Write a state unless it is there already; see `SnapshotStore.save`."""
+    path = files.path(job.fingerprint.digest(), job.ids)
     try:
-        if _is_stored(files, path, digest, ids, tier_of(state)):
-            return Skipped("already stored")
-        header = plan(fingerprint, ids, state, created_s)
-        n_bytes = files.outer_bytes(layout.file_bytes(header, len(header.encode())))
-        with files.room.made(n_bytes) as refused:
-            if refused is not None:
-                return refused
-            make_folder(path.parent, files.fault)
-            n_bytes, identity = write_snapshot(files, path, header, ids, state)
-            files.room.used(path)
+        if (stored := _stored(files, path, job)) is not None:
+            return Skipped("already stored", anchor=_anchor_of(path, *stored, job))
+        return _written(files, path, job, *_planned(files, path, job))
     except (SnapshotError, DoesNotFit) as err:
         return Skipped(err.message, failed=True)
     except OSError as err:
         return Skipped(f"cannot write: {err.strerror or err} in {files.root}", failed=True)
     except MemoryError:
         return Skipped("not enough memory to write it", failed=True)
-    return Saved(path, n_bytes, Anchor(path.stem, state.n_tokens, identity))
 
 
-def _is_stored(files: Files, path: Path, digest: str, ids: bytes, tier: Tier) -> bool:
+def _written(
+    files: Files, path: Path, job: Saving, header: SnapshotHeader, form: Form
+) -> Saved | Skipped:
+    n_bytes = files.outer_bytes(layout.file_bytes(header, len(header.encode())))
+    keep = () if header.parent is None else (base_path(path, header.parent),)
+    with files.room.made(n_bytes, keep) as refused:
+        if refused is not None:
+            return refused
+        make_folder(path.parent, files.fault)
+        n_bytes, identity = write_snapshot(files, path, header, job.ids, form)
+        files.room.used(path)
+    return Saved(path, n_bytes, Anchor(path.stem, header.n_tokens, identity))
+
+
+def _stored(files: Files, path: Path, job: Saving) -> tuple[SnapshotHeader, bytes] | None:
+    """Return header and checksum of the file that makes the writing needless, or None."""
     try:
         refuse_foreign_folders(path)
-        header = read_info(path, open_file=files.opened)[0]
-        refuse_others(header, digest, ids)
+        with contextlib.ExitStack() as stack:
+            link = open_chain(stack, path, files.opened)[0]
+        refuse_others(link.header, job.fingerprint.digest(), job.ids)
     except (SnapshotError, OSError):
-        return False
-    return serves(header.tier, tier)
+        return None
+    return (link.header, link.digest) if serves(link.header.tier, tier_of(job.state)) else None
+
+
+def _anchor_of(path: Path, stored: SnapshotHeader, digest: bytes, job: Saving) -> Anchor | None:
+    """Return what may be leant on, if the file there holds the very bits of this state.
+
+    Another process may have read the same prompt with other threads, and so rounded otherwise.
+    """
+    if stored.parent not in (None, job.base):
+        return None
+    form = _form(job.state, stored.parent, lossless=PLANES in stored.features())
+    if form is None:
+        return None
+    same = plan(job.fingerprint, job.ids, form, job.created_s, stored.parent).parts == stored.parts
+    return Anchor(path.stem, stored.n_tokens, digest.hex()) if same else None
+
+
+def _planned(files: Files, path: Path, job: Saving) -> tuple[SnapshotHeader, Form]:
+    """Return the header to write and the arrays behind it: leaning on a base where that works."""
+    base = _base_header(files, path, job)
+    if base is not None and (form := _form(job.state, job.base, lossless=job.lossless)) is not None:
+        header = plan(job.fingerprint, job.ids, form, job.created_s, job.base)
+        if not misfit(base, header):
+            return header, form
+    form = _form(job.state, None, lossless=job.lossless)
+    if form is None:
+        raise SnapshotError("what it leans on is gone")
+    return plan(job.fingerprint, job.ids, form, job.created_s), form
+
+
+def _base_header(files: Files, path: Path, job: Saving) -> SnapshotHeader | None:
+    """Return the header of the base if it is there, as it was, and not too deep a chain."""
+    if job.base is None:
+        return None
+    prefix = job.ids[: job.base.n_tokens * names.TOKEN_BYTES]
+    if job.base.key != files.key(job.fingerprint.digest(), prefix) or prefix == job.ids:
+        return None
+    try:
+        with contextlib.ExitStack() as stack:
+            links = open_chain(stack, base_path(path, job.base), files.opened)
+    except (SnapshotError, OSError):
+        return None
+    same = links[0].digest.hex() == job.base.identity and len(links) < MAX_LINKS
+    return links[0].header if same else None
+
+
+def _form(state: KVState | PackedState, parent: Anchor | None, *, lossless: bool) -> Form | None:
+    """Return the arrays that a file keeps, or None where they were cut for another base."""
+    n_before = 0 if parent is None else parent.n_tokens
+    cuts = [part for part in state.parts if layout.is_cut(part)]
+    if isinstance(state, PackedState):
+        return state if all(part.first == n_before for part in cuts) else None
+    if n_before and not cuts:
+        return None
+    kept = cut_state(state, n_before)
+    return plane_state(kept) if lossless else kept

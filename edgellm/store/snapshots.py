@@ -23,7 +23,7 @@ from edgellm.store.finding import find, info_of
 from edgellm.store.flight import Lease, never
 from edgellm.store.read import read_info
 from edgellm.store.room import Room
-from edgellm.store.saving import store_state
+from edgellm.store.saving import Saving, store_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -72,6 +72,11 @@ class SnapshotStore:
         self._files = Files(root, secret=key, fault=fault, room=self._room)
         self._clock = clock
         self._swept = False
+
+    @property
+    def files(self) -> Files:
+        """Where its files lie and how they are opened, for packs that leave it or come in."""
+        return self._files
 
     @property
     def trouble(self) -> str:
@@ -188,7 +193,10 @@ class SnapshotStore:
         """
         ids = names.token_ids(tokens)
         self._sweep_once()
-        return store_state(self._files, fingerprint, ids, state, int(self._clock()))
+        created_s = int(self._clock())
+        return store_state(
+            self._files, Saving(fingerprint, ids, state, created_s, base, lossless, text_sha256)
+        )
 
     def lease(self, fingerprint: Fingerprint, tokens: TokenIds) -> Lease | None:
         """Return the right to read a prompt whose snapshot is missing; never blocks.

@@ -1,4 +1,4 @@
-"""KVState: the sequence memory of a token prefix, in canonical form; PackedState: the same, rounded.
+"""KVState: the sequence memory of a token prefix, in canonical form, and the forms that files keep.
 
 Canonical means: one 2-D array per (part, layer, K or V), row t holding token t's values. Strides are
 free, so an engine whose own layout is channel-major hands over a transposed view and pays for the
@@ -151,6 +151,40 @@ class PackedState:
     n_tokens: int
     parts: tuple[PackedPart, ...]
     tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneSection:
+    """The rows of one layer, exact, with their high bytes compressed; see `planes.py`.
+
+    Attributes:
+        layer, role, type, shape: as in `PackedSection`.
+        run: shape (n_bytes,), dtype uint8: the very bytes in the file.
+    """
+
+    layer: int
+    role: Role
+    type: str
+    shape: tuple[int, int]
+    run: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanePart:
+    """A `Part` of which some sections are kept as byte planes, and the others as they are."""
+
+    kind: PartKind
+    first: int
+    n_tokens: int
+    sections: tuple[Section | PlaneSection, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneState:
+    """A `KVState` of which some sections are kept as byte planes."""
+
+    n_tokens: int
+    parts: tuple[PlanePart, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 KV_CODEC: Final = "kv-codec-1"
 """The feature that a reader of packed sections needs; another codec would be another feature."""
 
-FEATURES: Final = (KV_CODEC,)
 BITS: Final = "bits"
 """Exactness of tier `exact`: the very bits that were captured."""
 
@@ -70,11 +69,6 @@ def coding(tier: Tier, role: Role) -> Coding | None:
 def exactness(tier: Tier) -> str:
     """Return what the tier promises about the numbers."""
     return BITS if tier is Tier.EXACT else ROUNDED
-
-
-def features(tier: Tier) -> tuple[str, ...]:
-    """Return what a reader of the tier's files must know."""
-    return () if tier is Tier.EXACT else FEATURES
 
 
 def serves(stored: Tier, wanted: Tier) -> bool:

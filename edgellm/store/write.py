@@ -17,9 +17,10 @@ from edgellm.core import Tier
 from edgellm.errors import SnapshotIncompatible
 from edgellm.kernels import transpose_f16
 from edgellm.store import layout
-from edgellm.store.header import Extent, PartRow, SectionRow, SnapshotHeader, parse_header
+from edgellm.store.header import Extent, PartRow, SectionRow, SnapshotHeader
+from edgellm.store.parse import parse_header
 from edgellm.store.runs import ALIGN_BYTES, aligned
-from edgellm.store.state import PackedSection, PackedState
+from edgellm.store.state import PackedSection, PackedState, PlaneSection, Section
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,23 +28,31 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgellm.store.files import Files
-    from edgellm.store.state import Fingerprint, KVState, Section
+    from edgellm.store.header import Stored
+    from edgellm.store.state import Anchor, Fingerprint, KVState, PlaneState
 
-    AnyState = KVState | PackedState
+    AnyState = KVState | PackedState | PlaneState
+    AnySection = Section | PackedSection | PlaneSection
 
 _DTYPES = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
 
 def plan(
-    fingerprint: Fingerprint, token_ids: bytes, state: AnyState, created_s: int
+    fingerprint: Fingerprint,
+    token_ids: bytes,
+    state: AnyState,
+    created_s: int,
+    parent: Anchor | None = None,
 ) -> SnapshotHeader:
     """Return the header under which `state` is written.
 
     Args:
         fingerprint: of the engine that made the state.
         token_ids: the prefix as little-endian int32.
-        state: the memory after exactly these tokens, as its tier keeps it.
+        state: the memory after exactly these tokens, as its file keeps it: cut where it leans on
+            another, and packed.
         created_s: the time to write down.
+        parent: what the file leans on, or None.
 
     Raises:
         SnapshotError: the state cannot be kept, and why.
@@ -53,11 +62,12 @@ def plan(
         raise SnapshotIncompatible(f"the state holds {state.n_tokens} tokens, the prefix {n}")
     tokens = Extent(0, len(token_ids), xxhash.xxh3_128_hexdigest(token_ids))
     end, tier = len(token_ids), tier_of(state)
+    says_how = tier is not Tier.EXACT or has_planes(state)
     parts = []
     for part in state.parts:
         rows = []
         for section in part.sections:
-            row = _row(section, aligned(end), tier)
+            row = _row(section, aligned(end), says_how=says_how)
             end = row.extent.offset + row.extent.n_bytes
             rows.append(row)
         parts.append(PartRow(part.kind, part.first, part.n_tokens, tuple(rows)))
@@ -69,6 +79,7 @@ def plan(
         tokens=tokens,
         parts=tuple(parts),
         tier=tier,
+        parent=parent,
     )
     # What a reader would refuse is not written in the first place.
     layout.check_layout(parse_header(header.encode()))
@@ -112,13 +123,23 @@ def write_snapshot(
     return out.n_bytes, digest.hex()
 
 
-def _row(section: Section | PackedSection, offset: int, tier: Tier) -> SectionRow:
-    is_packed = isinstance(section, PackedSection)
-    shape = section.shape if isinstance(section, PackedSection) else _shape(section)
+def has_planes(state: AnyState) -> bool:
+    """Return whether a section of the state is kept as byte planes."""
+    return any(isinstance(s, PlaneSection) for part in state.parts for s in part.sections)
+
+
+def _row(section: AnySection, offset: int, *, says_how: bool) -> SectionRow:
+    shape = _shape(section) if isinstance(section, Section) else section.shape
     content = _content(section)
     extent = Extent(offset, content.nbytes, xxhash.xxh3_128_hexdigest(content.data))
-    stored = None if tier is Tier.EXACT else is_packed
+    stored = _stored(section) if says_how else None
     return SectionRow(section.layer, section.role, section.type, shape, extent, stored)
+
+
+def _stored(section: AnySection) -> Stored:
+    if isinstance(section, Section):
+        return "exact"
+    return "packed" if isinstance(section, PackedSection) else "planes"
 
 
 def _shape(section: Section) -> tuple[int, int]:
@@ -130,9 +151,9 @@ def _shape(section: Section) -> tuple[int, int]:
     return rows.shape[0], rows.shape[1]
 
 
-def _content(section: Section | PackedSection) -> NDArray[np.uint8]:
+def _content(section: AnySection) -> NDArray[np.uint8]:
     """Return the bytes of a run: a 2-D array in row order, without a copy where it is."""
-    if isinstance(section, PackedSection):
+    if not isinstance(section, Section):
         return section.run
     rows: NDArray[np.unsignedinteger[Any]] = section.rows
     if not rows.flags.c_contiguous:

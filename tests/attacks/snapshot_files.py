@@ -15,7 +15,7 @@ import xxhash
 
 from edgellm.store import layout
 from edgellm.store.codec import pack_state
-from edgellm.store.header import parse_header
+from edgellm.store.parse import parse_header
 from edgellm.store.state import Fingerprint, KVState, PackedState, Part, Section
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.errors import SnapshotCorrupt, SnapshotError
-from edgellm.store.header import parse_header
+from edgellm.store.parse import parse_header
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from edgellm.core import Tier
 from edgellm.store import layout
 from edgellm.store.codec import pack_state, unpack_state
-from edgellm.store.header import parse_header
+from edgellm.store.parse import parse_header
 from edgellm.store.runs import run_of
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import KVState, PackedState, Part, Section
