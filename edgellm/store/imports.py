@@ -1,0 +1,216 @@
+"""Snapshots from a pack, put aside until an engine here has said the same behind them.
+
+Each pack has a folder of its own, `imports/ID` below the store's root, with the manifest and a store
+of the usual form. It appears there by one rename, whole and verified, or not at all. A snapshot
+moves into the store proper when it is admitted; nothing else ever looks into these folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from edgellm.errors import SnapshotError
+from edgellm.fileio import fsync_dir, rename_over
+from edgellm.store import names
+from edgellm.store.files import Files, refuse_foreign_folders
+from edgellm.store.folder import make_folder, snapshots_in
+from edgellm.store.pack import digest_of
+from edgellm.store.pack_format import MAX_MANIFEST_BYTES, parse_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from edgellm.store.pack_format import Manifest, PackedFile
+
+IMPORTS_DIR: Final = "imports"
+MAX_PACKS: Final = 64
+MANIFEST_NAME: Final = "manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A snapshot that was imported and never used.
+
+    Attributes:
+        files: those of its pack.
+        manifest: of its pack.
+        entry: what the manifest says of it.
+        ids: its prefix as little-endian int32.
+        path: where it lies.
+    """
+
+    files: Files
+    manifest: Manifest
+    entry: PackedFile
+    ids: bytes
+    path: Path
+
+    def line(self) -> list[tuple[PackedFile, bytes]]:
+        """Return it and what it leans on, the shortest first, with their tokens."""
+        found: list[tuple[PackedFile, bytes]] = []
+        entry: PackedFile | None = self.entry
+        while entry is not None:
+            found.insert(0, (entry, self.ids[: entry.n_tokens * names.TOKEN_BYTES]))
+            entry = self.manifest.file(entry.parent)
+        return found
+
+    def is_needed(self, key: str, besides: Collection[str] = ()) -> bool:
+        """Return whether a snapshot that waits leans on this one, others than `besides`."""
+        return any(
+            other.parent == key
+            and other.key not in besides
+            and os.path.lexists(self.path.with_name(other.key + names.SUFFIX))
+            for other in self.manifest.files
+        )
+
+
+class Imports:
+    """The packs that wait below a store's root.
+
+    Args:
+        files: of the store proper.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.root = files.root / IMPORTS_DIR
+
+    def waiting(self, digest: str, ids: bytes) -> Waiting | None:
+        """Return the imported snapshot of exactly these tokens that waits for its first use.
+
+        None where the store proper has a file for them.
+
+        Args:
+            digest: of the engine's fingerprint.
+            ids: the prefix as little-endian int32.
+        """
+        folders = self._folders()
+        if not folders or os.path.lexists(self._files.path(digest, ids)):
+            return None
+        key = names.key_of(digest, ids)
+        for folder in folders:
+            files = self.pack_files(folder)
+            path = files.path(digest, ids)
+            if not os.path.lexists(path):
+                continue
+            manifest = _read_manifest(files)
+            entry = None if manifest is None else manifest.file(key)
+            if manifest is not None and entry is not None and manifest.digest == digest:
+                return Waiting(files, manifest, entry, ids, path)
+        return None
+
+    def admit(self, waiting: Waiting) -> bool:
+        """Move a snapshot into the store proper, and what it leans on before it.
+
+        Returns:
+            False where it leans on one of which the store has another form; it stays aside.
+
+        Raises:
+            OSError, SnapshotError: the system refused, or a folder is not ours.
+        """
+        digest, line = waiting.manifest.digest, waiting.line()
+        moves = []
+        for entry, ids in line:
+            path = self._files.path(digest, ids)
+            if not os.path.lexists(path):
+                moves.append((entry, waiting.files.path(digest, ids), path))
+            elif entry is not waiting.entry and digest_of(self._files, path)[1] != entry.sha256:
+                return False
+        moving = {entry.key for entry, _, _ in moves}
+        for entry, src, dst in moves:
+            make_folder(dst.parent, self._files.fault)
+            if waiting.is_needed(entry.key, besides=moving):
+                self._copy(waiting.files, src, dst)
+            else:
+                self._files.fault("rename", str(dst))
+                rename_over(src, dst)
+                fsync_dir(dst.parent)
+        for entry, ids in reversed(line):
+            if not waiting.is_needed(entry.key):
+                self._remove(waiting.files, waiting.files.path(digest, ids))
+        return True
+
+    def drop(self, waiting: Waiting) -> None:
+        """Remove a snapshot that was put aside; what leans on it is of no use then."""
+        self._remove(waiting.files, waiting.path)
+
+    def packs(self) -> Iterator[tuple[str, Manifest, int]]:
+        """Give the packs that wait: id, manifest, and how many of their snapshots still do."""
+        for folder in self._folders():
+            manifest = _read_manifest(self.pack_files(folder))
+            if manifest is not None:
+                yield folder.name, manifest, sum(1 for _ in snapshots_in(folder))
+
+    def remove_all(self) -> int:
+        """Remove all packs and return how many snapshots were waiting in them."""
+        n_removed = sum(n_waiting for _, _, n_waiting in self.packs())
+        for folder in self._folders():
+            shutil.rmtree(folder, ignore_errors=True)
+        return n_removed
+
+    def _folders(self) -> list[Path]:
+        """Return the folders of packs, real ones of our own alone."""
+        try:
+            if not is_own_folder(self.root):
+                return []
+            found = sorted(self.root.iterdir())[:MAX_PACKS]
+        except OSError:
+            return []
+        return [folder for folder in found if _is_pack(folder.name) and is_own_folder(folder)]
+
+    def pack_files(self, folder: Path) -> Files:
+        """Return the files of a pack's own store."""
+        return Files(
+            folder, secret=self._files.secret, fault=self._files.fault, room=self._files.room
+        )
+
+    def _remove(self, files: Files, path: Path) -> None:
+        """Remove a file that waits, and its pack where it was the last one."""
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()  # works only on an empty folder
+        if not any(snapshots_in(files.root)):
+            shutil.rmtree(files.root, ignore_errors=True)
+
+    def _copy(self, files: Files, src: Path, dst: Path) -> None:
+        with files.opened(src) as file, self._files.writer(dst) as out:
+            left = file.n_bytes
+            buffer = memoryview(bytearray(min(1 << 20, left)))
+            while left:
+                piece = buffer[: min(left, len(buffer))]
+                file.fill(piece)
+                out.write(piece)
+                left -= len(piece)
+
+
+def _read_manifest(files: Files) -> Manifest | None:
+    """Return what is said of a pack that was put aside, or None where that cannot be used."""
+    try:
+        refuse_foreign_folders(files.root / MANIFEST_NAME)
+        with files.opened(files.root / MANIFEST_NAME) as file:
+            if file.n_bytes > MAX_MANIFEST_BYTES:
+                return None
+            raw = bytearray(file.n_bytes)
+            file.fill(raw)
+        return parse_manifest(bytes(raw))
+    except (SnapshotError, OSError, EOFError):
+        return None
+
+
+def _is_pack(name: str) -> bool:
+    return names.is_file_name(name + names.SUFFIX)
+
+
+def is_own_folder(path: Path) -> bool:
+    """Return whether a path is a real folder of our own, and no link to one."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    is_ours = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    return is_ours and path.is_dir() and not path.is_symlink()
