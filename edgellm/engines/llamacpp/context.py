@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -56,6 +57,7 @@ class Context:
         params.no_perf = True
         params.abort_callback = ctypes.cast(_abort_function(), type(params.abort_callback))
         params.abort_callback_data = ctypes.cast(cancel, ctypes.c_void_p)
+        self.attention_rotation = os.environ.get(facts.ROTATION_VARIABLE, "")  # as it is read now
         engine.library.log.mark()
         self._ctx = self._lib.llama_init_from_model(model, params)
         if not self._ctx:

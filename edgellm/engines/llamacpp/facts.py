@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +28,7 @@ _SHARE: Final = 0.8  # of the free memory
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
 _PARSED: Final = ("dense", "window", "mla")
 _MAX_VALUE_CHARS: Final = 500
-_ROTATION_VARIABLE: Final = "LLAMA_ATTN_ROT_DISABLE"  # read by llama.cpp for quantised KV types
+ROTATION_VARIABLE: Final = "LLAMA_ATTN_ROT_DISABLE"  # read by llama.cpp for quantised KV types
 _OFFLOADED: Final = re.compile(r"offloaded (\d+)/\d+ layers")
 _MEMORY_PHRASES: Final = (
     "failed to allocate",
@@ -226,7 +225,7 @@ def fingerprint(engine: LlamaCppEngine, context: Context, content: str) -> Finge
     settings, library = engine.settings, engine.library
     hard = {
         "adapters": engine.adapters.identity(),
-        "attention_rotation": os.environ.get(_ROTATION_VARIABLE, ""),
+        "attention_rotation": context.attention_rotation,
         "engine": f"llama.cpp {library.version} ggml {library.commit}",
         "flash_attention": context.flash_attention,
         "kv_type_k": settings.kv_type,

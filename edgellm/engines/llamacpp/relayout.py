@@ -22,7 +22,7 @@ from edgellm.errors import SnapshotIncompatible
 from edgellm.formats.gguf_keys import Keys
 from edgellm.kernels import f16_to_f32, f32_to_f16
 from edgellm.kernels.ggml import GgmlType, dequantize, quantize
-from edgellm.store.state import Fingerprint, KVState, Section
+from edgellm.store.state import ELEMENT_BYTES, Fingerprint, KVState, Section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +90,7 @@ class Relayout:
         return tuple(
             Fingerprint(tuple(sorted((hard | _settings(kv, flash)).items())), own.soft)
             for kv, flash in pairs
-            if (kv, flash) != mine and (kv != CONVERTED[1] or flash == "on")
+            if (kv, flash) != mine and (kv in ELEMENT_BYTES or flash == "on")
         )
 
     def adapt(
