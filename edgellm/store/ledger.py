@@ -37,7 +37,7 @@ WEIGHT: Final = 0.3
 _LOCK_WAIT_S: Final = 0.25
 _READ_BYTES: Final = 16 << 20
 _LINE: Final = re.compile(
-    rb"1 ([0-9a-f]{1,64}) ([a-z_]{1,32})((?: [0-9]{1,15}){9}) ([0-9a-f]{8})", re.ASCII
+    rb"1 ([0-9a-f]{1,64}) ([a-z_]{1,32})((?: [0-9]{1,15}){8}) ([0-9a-f]{8})", re.ASCII
 )
 _MAX_NUMBER: Final = 10**15 - 1
 
