@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgellm.core import ModelInfo
-    from edgellm.store.state import Fingerprint, KVState
+    from edgellm.store.state import Fingerprint, KVState, PartOutline
 
 FlashAttention = Literal["auto", "on", "off"]
 
@@ -159,6 +159,16 @@ class Engine(Protocol):
 
         Raises:
             SnapshotIncompatible: this kind of memory cannot be read.
+        """
+
+    def landing(self, outline: tuple[PartOutline, ...]) -> KVState | None:
+        """Return a state of these shapes whose rows lie where `restore` wants them.
+
+        The caller writes all of them, in place, and gives that very object to `restore`. Until then
+        nothing happens to the memory; a landing that is not used is forgotten.
+
+        Returns:
+            Writable rows of any content, or None where this engine has no such memory.
         """
 
     def restore(self, state: KVState) -> None:

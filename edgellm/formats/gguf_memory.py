@@ -51,6 +51,15 @@ def kv_size(header: GgufHeader, model: ModelInfo) -> KVSize | None:
     kv_heads = keys.each_layer("attention.head_count_kv", n) if given else heads
     key = keys.count("attention.key_length", low=1, default=max(1, head))
     value = keys.count("attention.value_length", low=1, default=max(1, head))
-    if model.memory == "mla":
-        value = 0 if keys.get("attention.key_length_mla") is not None else value
+    if keeps_keys_only(header, model):
+        value = 0
     return KVSize(tuple((n_kv * key, n_kv * value) for n_kv in kv_heads))
+
+
+def keeps_keys_only(header: GgufHeader, model: ModelInfo) -> bool:
+    """Return whether the engine keeps MLA's compressed row as a key, and no values.
+
+    It does for files that say how long the keys are once they are expanded; older ones have keys and
+    values of that length. Source: `llama_hparams::is_mla`, llama.cpp 0c1e57098.
+    """
+    return Keys(header, model.path).count("attention.key_length_mla", low=0, default=0) > 0

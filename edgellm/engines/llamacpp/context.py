@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from edgellm.engines.llamacpp import facts
-from edgellm.engines.llamacpp.blob import Layout
-from edgellm.errors import EngineFailed
+from edgellm.engines.llamacpp import blob, facts, frame
+from edgellm.engines.llamacpp.buffers import fresh_bytes
+from edgellm.engines.llamacpp.memory import read_layout
+from edgellm.errors import EngineFailed, SnapshotIncompatible
 from edgellm.hw.memory import available_bytes
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from edgellm.engines.llamacpp.engine import LlamaCppEngine
     from edgellm.errors import DoesNotFit
+    from edgellm.store.state import KVState, PartOutline
 
 ABORTED: Final = 2  # llama_decode's code for a true abort callback
 _SEQUENCE: Final = 0
@@ -43,7 +45,7 @@ class Context:
     def __init__(
         self, engine: LlamaCppEngine, model: Any, n_ctx: int, kv_type: int, cancel: Any
     ) -> None:
-        self._lib = engine.library.lib
+        self._lib, self._log = engine.library.lib, engine.library.log
         settings = engine.settings
         params = self._lib.llama_context_default_params()
         params.n_ctx = n_ctx
@@ -70,11 +72,10 @@ class Context:
         self.n_vocab = engine.vocab().n_tokens
         off = settings.flash_attention == "off" or engine.library.log.contains(_FLASH_OFF_LINE)
         self.flash_attention = "off" if off else "on"
-        self.layout = Layout(
-            kinds=("dense", "window") if engine.model.memory == "window" else ("dense",),
-            v_trans=settings.flash_attention == "off",
-            has_v=engine.model.memory != "mla",
-        )
+        v_trans = settings.flash_attention == "off"
+        self.layout = read_layout(self.state(), engine.announced, v_trans=v_trans)
+        self._n_window = int(self._lib.llama_model_n_swa(model))
+        self._first = 0  # what the last restore, or the start, left as the first position held
 
     def decode(self, ids: NDArray[np.int32], start: int, *, every: bool) -> int:
         """Run one chunk, with logits for every token or for the last one; return the C code."""
@@ -101,25 +102,84 @@ class Context:
         """Return how many tokens the sequence has."""
         return int(self._lib.llama_memory_seq_pos_max(self._memory, _SEQUENCE)) + 1
 
+    def first_position(self) -> int:
+        """Return the first position that the memory with the fewest of them holds."""
+        return int(self._lib.llama_memory_seq_pos_min(self._memory, _SEQUENCE))
+
     def remove_from(self, position: int) -> bool:
-        """Drop the cells from `position` on."""
+        """Drop what is held from `position` on, where the rest is then what it once was.
+
+        The library says yes to any cut of a window, also where it no longer holds what the next
+        token must see. And once a window's ring has come round, a token would take another place
+        than it had, and sums another order.
+        """
+        kinds = self.layout.kinds
+        if not {"dense", "window"}.issuperset(kinds):
+            return False
+        if "window" in kinds:
+            first = self.first_position()
+            if first != self._first or first > max(0, position - self._n_window + 1):
+                return False
         return bool(self._lib.llama_memory_seq_rm(self._memory, _SEQUENCE, position, -1))
 
     def clear(self, *, data: bool = True) -> None:
         """Empty the memory; with `data`, overwrite it with zeros as well."""
         self._lib.llama_memory_clear(self._memory, data)
+        self._first = 0
+
+    def capture(self) -> KVState:
+        """Copy the memory out.
+
+        Raises:
+            SnapshotIncompatible: the library's bytes are not those of this layout.
+        """
+        return blob.parse(self.state(), self.layout, self.position())
+
+    def landing(self, parts: tuple[PartOutline, ...]) -> frame.LandedState:
+        """Return a state of these shapes to be filled in; `restore` then has nothing to copy.
+
+        Raises:
+            SnapshotIncompatible: they are not this context's.
+        """
+        return frame.land(parts, self.layout)
+
+    def restore(self, state: KVState, *, refused: str = "") -> None:
+        """Replace the memory by `state`.
+
+        Args:
+            state: of this layout.
+            refused: why it cannot be, if the caller knows of a reason.
+
+        Raises:
+            SnapshotIncompatible: it is refused here, there or by the library; the memory is then to
+                be cleared, data and all.
+        """
+        if refused:
+            raise SnapshotIncompatible(refused)
+        data = frame.build(state, self.layout).blob
+        self.clear(data=False)
+        self._log.mark()
+        n = self._set_state(data)
+        first = max(part.first for part in state.parts)
+        if not self.layout.parts:
+            first = self.first_position()
+        if (n, self.position(), self.first_position()) != (data.size, state.n_tokens, first):
+            raise SnapshotIncompatible(
+                f"llama.cpp took {n} of {data.size} bytes: {self._log.errors()}"
+            )
+        self._first = first
 
     def state(self) -> NDArray[np.uint8]:
         """Copy the sequence's state out, shape (n_bytes,)."""
         n_bytes = int(self._lib.llama_state_seq_get_size_ext(self._ctx, _SEQUENCE, 0))
-        data = np.empty(n_bytes, np.uint8)
+        data = fresh_bytes(n_bytes)
         pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         n = int(self._lib.llama_state_seq_get_data_ext(self._ctx, pointer, n_bytes, _SEQUENCE, 0))
         if n != n_bytes:
             raise EngineFailed(f"llama.cpp gave {n} of {n_bytes} bytes of its state")
         return data
 
-    def set_state(self, data: NDArray[np.uint8]) -> int:
+    def _set_state(self, data: NDArray[np.uint8]) -> int:
         """Hand the sequence's state in; return how many bytes were taken, 0 for a refusal."""
         pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         return int(

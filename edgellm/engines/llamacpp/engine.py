@@ -1,8 +1,7 @@
 """LlamaCppEngine: one model, one sequence, decoded in batch-size chunks through the C functions.
 
 The context is made on `reserve`, because its size depends on the first prompt. Windows are kept at
-their own size (`swa_full` off), so a window cache cannot be cut back: only its full length or
-nothing is true of it.
+their own size (`swa_full` off), so a window cache can be cut back only as long as it forgot nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from edgellm.engines.base import EngineFacts
-from edgellm.engines.llamacpp import blob, facts
+from edgellm.engines.llamacpp import facts
 from edgellm.engines.llamacpp.adapters import Adapters
 from edgellm.engines.llamacpp.context import ABORTED, Context
 from edgellm.engines.llamacpp.library import load
@@ -32,7 +31,7 @@ from edgellm.errors import (
     SnapshotIncompatible,
 )
 from edgellm.formats.gguf_check import checked_model
-from edgellm.formats.gguf_memory import kv_size
+from edgellm.formats.gguf_memory import keeps_keys_only, kv_size
 from edgellm.formats.identity import LoadingId
 from edgellm.hw.cpu import available_threads
 from edgellm.units import format_bytes
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgellm.engines.base import EngineSettings, Vocab
-    from edgellm.store.state import Fingerprint, KVState
+    from edgellm.store.state import Fingerprint, KVState, PartOutline
 
 _ALL_LAYERS: Final = -1
 _LOAD_WITHOUT_MMAP: Final = 0  # LLAMA_LOAD_MODE_NONE, llama.h
@@ -81,6 +80,8 @@ class LlamaCppEngine:
         self._cancel = ctypes.create_string_buffer(2)  # see Context: the abort callback reads it
         block = facts.snapshot_block(self.library, self._model, self.model)
         self._block = block or self.adapters.snapshot_block()
+        keys_only = keeps_keys_only(header, self.model)
+        self.announced = facts.announced(self.library, self._model, self.model, keys_only=keys_only)
 
     def _load(self, path: Path) -> Any:
         lib = self.library.lib
@@ -219,12 +220,12 @@ class LlamaCppEngine:
         if n_tokens == 0:
             context.clear(data=False)
             return True
-        return self.model.memory in ("dense", "mla") and context.remove_from(n_tokens)
+        return context.remove_from(n_tokens)
 
     @property
     def restore_moves(self) -> bool:
-        """Return True for window caches, whose cells a restore puts in order."""
-        return self.model.memory == "window" and not self._block
+        """Return True for memories that a restore puts in another order, windows and unknown ones."""
+        return self._context is not None and self._context.layout.moves and not self._block
 
     def snapshot_block(self) -> str:
         """Return why state cannot be captured and restored exactly, or ""."""
@@ -234,28 +235,30 @@ class LlamaCppEngine:
         """Copy the memory out, once."""
         if self._block:
             raise SnapshotIncompatible(self._block)
+        return self._open().capture()
+
+    def landing(self, outline: tuple[PartOutline, ...]) -> KVState | None:
+        """Return a state of these shapes to be filled in, None where this memory has others."""
         context = self._open()
-        return blob.parse(context.state(), context.layout, context.position())
+        n_tokens = outline[0].first + outline[0].n_tokens if outline else 0
+        if self._block or not 0 < n_tokens <= context.n_ctx:
+            return None
+        try:
+            return context.landing(outline)
+        except SnapshotIncompatible:
+            return None
 
     def restore(self, state: KVState) -> None:
         """Replace the memory by `state`; on any failure the memory is left empty and clean."""
         context = self._open()
-        if self._block:
-            raise SnapshotIncompatible(self._block)
+        reason = self._block
         if not 0 < state.n_tokens <= context.n_ctx:
-            raise SnapshotIncompatible(
-                f"{state.n_tokens} tokens do not fit a context of {context.n_ctx}"
-            )
-        data = blob.build(state, context.layout)
-        context.clear(data=False)
-        self.library.log.mark()
-        n = context.set_state(data)
-        if n == data.size and context.position() == state.n_tokens:
-            return
-        context.clear()  # what a failed restore wrote may hold NaN, which masks do not stop
-        raise SnapshotIncompatible(
-            f"llama.cpp took {n} of {data.size} bytes: {self.library.log.errors()}"
-        )
+            reason = f"{state.n_tokens} tokens do not fit a context of {context.n_ctx}"
+        try:
+            context.restore(state, refused=reason)
+        except SnapshotIncompatible:
+            context.clear()  # what a failed restore wrote may hold NaN, which masks do not stop
+            raise
 
     def fingerprint(self) -> Fingerprint:
         """Return what a snapshot must agree with, as of now."""

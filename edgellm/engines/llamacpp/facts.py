@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from edgellm.engines.llamacpp.memory import Announced
 from edgellm.errors import DoesNotFit, ModelCorrupt, ModelUnsupported, UsageError
 from edgellm.formats.gguf_memory import CELLS
 from edgellm.ggml_types import TYPES_BY_NAME
@@ -26,7 +27,8 @@ MAX_THREADS: Final = 512  # GGML_MAX_N_THREADS, ggml.h
 MAX_CTX_FACTOR: Final = 64
 _SHARE: Final = 0.8  # of the free memory
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
-_PARSED: Final = ("dense", "window", "mla")
+_ATTENTION: Final = ("dense", "mla", "window")
+_MROPE_TYPES: Final = (8, 40)  # LLAMA_ROPE_TYPE_MROPE and _IMROPE, llama.h
 _MAX_VALUE_CHARS: Final = 500
 ROTATION_VARIABLE: Final = "LLAMA_ATTN_ROT_DISABLE"  # read by llama.cpp for quantised KV types
 _OFFLOADED: Final = re.compile(r"offloaded (\d+)/\d+ layers")
@@ -207,17 +209,22 @@ def snapshot_block(library: Library, model: Any, info: ModelInfo) -> str:
     """Return why this model's memory cannot be kept as a snapshot, or ""."""
     if library.mismatch:
         return f"llama.cpp's parameters are not the known ones ({library.mismatch})"
-    kind = info.memory
-    if library.lib.llama_model_is_recurrent(model):
-        kind = "recurrent"
-    elif library.lib.llama_model_is_hybrid(model):
-        kind = "hybrid"
-    if kind not in _PARSED:
-        return f"{kind} memory is not snapshotted"
-    has_window = int(library.lib.llama_model_n_swa(model)) > 0
-    if has_window != (kind == "window"):
-        return f"the header announces {kind} memory, llama.cpp sees another kind"
+    has_state = library.lib.llama_model_is_recurrent(model) or library.lib.llama_model_is_hybrid(
+        model
+    )
+    if info.memory in _ATTENTION and has_state:
+        return f"the header announces {info.memory} memory, llama.cpp sees a recurrent one"
     return ""
+
+
+def announced(library: Library, model: Any, info: ModelInfo, *, keys_only: bool) -> Announced:
+    """Return what is known of a model's memory before it is seen."""
+    return Announced(
+        kind=info.memory,
+        keys_only=keys_only,
+        extra_cells=int(library.lib.llama_model_rope_type(model)) in _MROPE_TYPES,
+        n_layers=int(library.lib.llama_model_n_layer(model)),
+    )
 
 
 def fingerprint(engine: LlamaCppEngine, context: Context, content: str) -> Fingerprint:

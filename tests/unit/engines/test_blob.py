@@ -10,32 +10,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgellm.engines.llamacpp.blob import MAGIC, Layout, build, parse
+from edgellm.engines.llamacpp import frame
+from edgellm.engines.llamacpp.blob import parse
+from edgellm.engines.llamacpp.memory import MAGIC, AttentionLayout, Layout, RecurrentLayout
 from edgellm.errors import SnapshotIncompatible
 from edgellm.store.state import KVState, Part, Section
 
-LAYOUTS = [
-    Layout(kinds, v_trans, has_v)
-    for kinds, v_trans, has_v in itertools.product(
-        [("dense",), ("dense", "window")], [False, True], [True, False]
-    )
+DENSE, WINDOW = AttentionLayout("dense"), AttentionLayout("window")
+KEYS, MROPE = AttentionLayout("dense", has_v=False), AttentionLayout("dense", n_extra_bytes=12)
+RECURRENT = RecurrentLayout(n_layers=3, r_bytes=(24, 24), s_bytes=(40, 40))
+CONVOLUTION = RecurrentLayout(n_layers=3, r_bytes=(24, 24), s_bytes=(0, 0))
+MEMORIES = [
+    (DENSE,),
+    (KEYS,),
+    (DENSE, WINDOW),
+    (RECURRENT,),
+    (DENSE, RECURRENT),
+    (DENSE, WINDOW, CONVOLUTION),
+    (KEYS, KEYS, AttentionLayout("window", has_v=False)),
+    (MROPE, RECURRENT, KEYS),
 ]
+LAYOUTS = [Layout(*case) for case in itertools.product(MEMORIES, [False, True])]
+ONE_DENSE = Layout((DENSE,), v_trans=False)
+
+
+def build(state: KVState, layout: Layout) -> np.ndarray:
+    """The bytes that the library would be given."""
+    return frame.build(state, layout).blob
 
 
 def make_state(layout: Layout, n_tokens: int = 9, n_layers: int = 3, kv: str = "f16") -> KVState:
     """Random rows for every layer of every part; the window holds the last four positions."""
     rng = np.random.default_rng(5)
-    dtype = {"f16": np.uint16, "f32": np.uint32, "q8_0": np.uint8}[kv]
-    roles = ("K", "V") if layout.has_v else ("K",)
+
+    def section(layer: int, role: str, name: str, shape: tuple[int, int]) -> Section:
+        dtype = {"f16": np.uint16, "f32": np.uint32}.get(name, np.uint8)
+        return Section(layer, role, name, rng.integers(0, 60000, shape).astype(dtype))  # type: ignore[arg-type]
+
     parts = []
-    for kind in layout.kinds:
-        n = n_tokens if kind == "dense" else 4
-        sections = tuple(
-            Section(layer, role, kv, rng.integers(0, 60000, (n, 34)).astype(dtype))
-            for role in roles
-            for layer in range(n_layers)
-        )
-        parts.append(Part(kind, n_tokens - n, n, sections))
+    for part in layout.parts:
+        n = {"dense": n_tokens, "window": 4, "recurrent": 1}[part.kind]
+        if isinstance(part, RecurrentLayout):
+            sections = [section(i, "R", "f32", (1, 6)) for i in range(2)]
+            sections += [section(i, "S", "f32", (1, 10)) for i in range(2) if part.s_bytes[i]]
+        else:
+            roles = "KV" if part.has_v else "K"
+            sections = [section(i, r, kv, (n, 34)) for r in roles for i in range(n_layers)]
+            sections += [section(0, "X", "u8", (n, 12))] if part.n_extra_bytes else []
+        parts.append(Part(part.kind, n_tokens - n, n, tuple(sections)))
     return KVState(n_tokens, tuple(parts))
 
 
@@ -51,23 +73,23 @@ def assert_same(left: KVState, right: KVState) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("kv", ["f16", "f32"])
 def test_round_trip_in_every_layout(layout, kv):
-    """What was built is what is read back, for both value layouts and with or without values."""
+    """What was built is what is read back, for every kind of memory and both value layouts."""
     state = make_state(layout, kv=kv)
     assert_same(state, parse(build(state, layout), layout, state.n_tokens))
 
 
 def test_block_types_keep_their_bytes():
     """Quantised rows pass through untouched where values lie token by token."""
-    layout = Layout(("dense",), v_trans=False)
+    layout = ONE_DENSE
     state = make_state(layout, kv="q8_0")
     assert_same(state, parse(build(state, layout), layout, state.n_tokens))
     with pytest.raises(SnapshotIncompatible, match="q8_0 values"):
-        build(state, Layout(("dense",), v_trans=True))
+        build(state, Layout((DENSE,), v_trans=True))
 
 
 def test_cells_out_of_order_are_sorted_by_position():
     """A window cache used as a ring gives its cells in the order in which they lie."""
-    layout = Layout(("dense",), v_trans=False)
+    layout = ONE_DENSE
     state = make_state(layout, n_layers=1)
     turned = np.roll(np.arange(9), 4)
     shuffled = KVState(
@@ -108,7 +130,7 @@ def test_cells_out_of_order_are_sorted_by_position():
 )
 def test_lying_fields_are_refused(offset, value, says):
     """Each count and each number that contradicts the context is named."""
-    layout = Layout(("dense",), v_trans=False)
+    layout = ONE_DENSE
     blob = build(make_state(layout), layout)
     struct.pack_into("<I", blob, offset, value)
     with pytest.raises(SnapshotIncompatible, match=says):
@@ -133,20 +155,20 @@ def test_damage_never_escapes(data):
     except SnapshotIncompatible:
         return
     assert how == "flip"
-    assert [part.kind for part in state.parts] == list(layout.kinds)
+    assert tuple(part.kind for part in state.parts) == layout.kinds
 
 
 def test_wrong_parts_cannot_be_built():
     """A window state for a dense engine, or keys without values, is refused before any byte."""
-    window = Layout(("dense", "window"), v_trans=False)
-    dense = Layout(("dense",), v_trans=False)
+    window = Layout((DENSE, WINDOW), v_trans=False)
+    dense = ONE_DENSE
     with pytest.raises(SnapshotIncompatible, match="memories"):
         build(make_state(window), dense)
     with pytest.raises(SnapshotIncompatible, match="layers"):
-        build(make_state(Layout(("dense",), v_trans=False, has_v=False)), dense)
+        build(make_state(Layout((KEYS,), v_trans=False)), dense)
 
 
 def test_blob_starts_with_the_known_magic():
     """The first word is the library's mark of an in-memory sequence state."""
-    layout = Layout(("dense",), v_trans=False)
+    layout = ONE_DENSE
     assert build(make_state(layout), layout)[:4].tobytes() == MAGIC.to_bytes(4, "little")

@@ -26,17 +26,6 @@ from edgellm.errors import (
 from edgellm.store.state import KVState
 
 EXACT_KINDS = ("llama", "qwen3moe", "deepseek2", "gemma3")
-BLOCKED_KINDS = {
-    "mamba": "recurrent",
-    "rwkv7": "recurrent",
-    "lfm2": "hybrid",
-    "lfm2-swa": "hybrid",
-    "qwen35": "hybrid",
-    "deepseek32": "indexer",
-    "minimax-m3": "indexer",
-    "dots3note": "indexer",
-    "deepseek4": "hybrid",
-}
 
 
 def settled(engine: Engine) -> KVState:
@@ -115,38 +104,6 @@ def test_state_of_one_layout_restores_into_the_other(open_tiny, tokens):
     again = on.capture()
     for before, after in zip(state.parts[0].sections, again.parts[0].sections, strict=True):
         assert np.array_equal(before.rows, after.rows)
-
-
-@pytest.mark.parametrize(("name", "kind"), BLOCKED_KINDS.items())
-def test_other_memories_are_recognised(open_tiny, tokens, name, kind):
-    """A memory that is not handled says so, refuses both ways, and still answers."""
-    engine = open_tiny(name)
-    assert kind in engine.snapshot_block()
-    assert engine.decode(tokens(20)).shape == (1, 512)
-    with pytest.raises(SnapshotIncompatible, match=kind):
-        engine.capture()
-    with pytest.raises(SnapshotIncompatible, match=kind):
-        engine.restore(KVState(3, ()))
-
-
-def test_truncated_dense_memory_is_as_if_never_longer(open_tiny, tokens):
-    """Cut back and decoded anew, the logits are those of the first time."""
-    engine = open_tiny("llama")
-    engine.decode(tokens(100))
-    first = engine.decode(tokens(20, 1)).copy()
-    assert engine.truncate(100)
-    assert np.array_equal(first, engine.decode(tokens(20, 1)))
-
-
-def test_window_memory_refuses_to_be_cut(open_tiny, tokens):
-    """A window forgot what lies before it: only its full length or nothing is kept."""
-    engine = open_tiny("gemma3")
-    engine.decode(tokens(100))
-    assert not engine.truncate(90)
-    assert engine.position == 100
-    assert engine.truncate(100)
-    assert engine.truncate(0)
-    assert engine.position == 0
 
 
 def test_refused_restore_leaves_a_clean_engine(open_tiny, tokens):
