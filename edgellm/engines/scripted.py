@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edgellm.store.state import KVState
+    from edgellm.store.state import KVState, PartOutline
 
-MemoryKind = Literal["dense", "window", "recurrent"]
+MemoryKind = Literal["dense", "window", "hybrid", "recurrent"]
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
@@ -45,8 +45,8 @@ class ScriptedEngine:
 
     Args:
         script: the answer, or the answers of one assistant turn after the other (the last repeats).
-        memory: `dense`, `window` (dense and sliding-window parts), or `recurrent`, which refuses
-            snapshots and truncation.
+        memory: `dense`, `window` (dense and sliding-window parts), `hybrid` (dense and a state that
+            cannot be taken back), or `recurrent`, which refuses snapshots and truncation.
         n_window: tokens a window part sees.
         n_batch: tokens per chunk of a `decode` call.
         n_ctx_train: context length the model states.
@@ -78,6 +78,7 @@ class ScriptedEngine:
             "\x00".join(turns),
             n_window=n_window if memory == "window" else 0,
             restore_moves=restore_moves,
+            has_state=memory == "hybrid",
         )
         self._n_batch = n_batch
         self._add_bos = add_bos
@@ -192,6 +193,10 @@ class ScriptedEngine:
             raise SnapshotIncompatible(f"scripted engine: {self.snapshot_block()}")
         return self._memory.capture()
 
+    def landing(self, outline: tuple[PartOutline, ...]) -> KVState | None:
+        """Return a state of these shapes to be filled in, None where this memory has others."""
+        return None if self.snapshot_block() else self._memory.landing(outline)
+
     def restore(self, state: KVState) -> None:
         """Replace the memory by `state`; the memory is left empty if it does not fit."""
         self._memory.truncate(0)
@@ -213,7 +218,7 @@ class ScriptedEngine:
         """Return nothing: this engine has one way to keep its state."""
         return ()
 
-    def adapt(self, state: KVState, source: Fingerprint) -> KVState:
+    def adapt(self, state: KVState, source: Fingerprint) -> KVState:  # noqa: ARG002
         """Refuse: there are no relatives."""
         raise SnapshotIncompatible("the scripted engine lays out no states anew")
 

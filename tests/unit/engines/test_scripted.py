@@ -11,6 +11,7 @@ import pytest
 
 from edgellm.engines.scripted import BOS, IM_END, IM_START, ScriptedEngine
 from edgellm.errors import Cancelled, EngineFailed, PromptTooLong, SnapshotIncompatible
+from edgellm.store.state import PartOutline, SectionOutline
 
 if TYPE_CHECKING:
     from edgellm.store.state import KVState, Section
@@ -41,7 +42,7 @@ def greedy(engine, logits, n_tokens=32):
     return said.decode()
 
 
-@pytest.mark.parametrize("memory", ["dense", "window", "recurrent"])
+@pytest.mark.parametrize("memory", ["dense", "window", "hybrid", "recurrent"])
 def test_the_greedy_answer_is_the_script(memory):
     """In ChatML, for every kind of memory."""
     engine = ready("Grüße!", memory=memory)
@@ -69,7 +70,7 @@ def test_control_tokens_are_read_only_where_asked():
     assert list(text.encode()) == engine.tokenize(text, special=False, add_bos=False)
 
 
-@pytest.mark.parametrize("memory", ["dense", "window"])
+@pytest.mark.parametrize("memory", ["dense", "window", "hybrid"])
 def test_a_restored_memory_gives_the_same_bits(memory):
     """Capture at the boundary, decode on, restore elsewhere, decode on: equal to the last bit."""
     engine = ready(memory=memory)
@@ -82,7 +83,7 @@ def test_a_restored_memory_gives_the_same_bits(memory):
     assert np.array_equal(expected, other.decode(tokens(engine, QUESTION), "all"))
 
 
-@pytest.mark.parametrize("memory", ["dense", "window"])
+@pytest.mark.parametrize("memory", ["dense", "window", "hybrid"])
 def test_any_wrong_bit_in_the_memory_changes_the_logits(memory):
     """One flipped bit of any section shows in the next logits."""
     engine = ready(memory=memory)
@@ -156,6 +157,43 @@ def test_a_restored_window_cannot_be_truncated():
     assert engine.truncate(0)
 
 
+@pytest.mark.parametrize("memory", ["dense", "window", "hybrid"])
+def test_rows_written_where_they_land_are_restored(memory):
+    """A state filled in place goes on with the same bits; other shapes have no place."""
+    engine = ready(memory=memory)
+    engine.decode(tokens(engine, SYSTEM))
+    state = engine.capture()
+    expected = engine.decode([65]).copy()
+    shapes = tuple(
+        PartOutline(
+            part.kind,
+            part.first,
+            part.n_tokens,
+            tuple(SectionOutline(s.layer, s.role, s.type, s.rows.shape) for s in part.sections),
+        )
+        for part in state.parts
+    )
+    landed = engine.landing(shapes)
+    assert landed is not None
+    for part, into in zip(state.parts, landed.parts, strict=True):
+        for section, room in zip(part.sections, into.sections, strict=True):
+            room.rows[...] = section.rows
+    engine.restore(landed)
+    assert np.array_equal(expected, engine.decode([65]))
+    assert engine.landing(shapes[:-1]) is None
+    assert engine.landing(()) is None
+
+
+def test_a_hybrid_memory_is_kept_whole_or_emptied():
+    """Its state stands at the last token, decoded or restored."""
+    engine = ready(memory="hybrid")
+    engine.decode([1, 2, 3])
+    assert ["dense", "recurrent"] == [part.kind for part in engine.capture().parts]
+    assert not engine.truncate(2)
+    engine.restore(engine.capture())
+    assert [False, True, True] == [engine.truncate(n) for n in (2, 3, 0)]
+
+
 def test_a_recurrent_memory_refuses_snapshots_and_truncation():
     """It says why, and can only be emptied."""
     engine = ready(memory="recurrent")
@@ -186,7 +224,7 @@ def damaged_states(state):
     yield with_section(change(section, rows=section.rows[:, :4]))
 
 
-@pytest.mark.parametrize("memory", ["dense", "window"])
+@pytest.mark.parametrize("memory", ["dense", "window", "hybrid"])
 def test_a_state_that_does_not_fit_leaves_the_memory_empty(memory):
     """Each is refused, and nothing of it or of before remains."""
     engine = ready(memory=memory)
