@@ -13,6 +13,8 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from edgellm.errors import SnapshotError
 from edgellm.fileio import fsync_dir, rename_over
 from edgellm.store import names
@@ -49,6 +51,10 @@ class Waiting:
     entry: PackedFile
     ids: bytes
     path: Path
+
+    def tokens(self) -> list[int]:
+        """Return its prefix."""
+        return [int(token) for token in np.frombuffer(self.ids, "<i4")]
 
     def line(self) -> list[tuple[PackedFile, bytes]]:
         """Return it and what it leans on, the shortest first, with their tokens."""

@@ -1,0 +1,102 @@
+"""Snapshots that came in a pack, probed at their first use.
+
+The engine here restores one, decodes one token more, and must say what the maker's engine said. Then
+the snapshot is one like any other. Else it goes, and the prompt is read as if it had never been there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from edgellm.core import Tier
+from edgellm.errors import EngineFailed, SnapshotError, SnapshotIncompatible
+from edgellm.store import names
+from edgellm.store.answers import Hit
+from edgellm.store.finding import find
+from edgellm.store.imports import Imports
+from edgellm.store.probe import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from edgellm.engines.base import Engine
+    from edgellm.store.imports import Waiting
+    from edgellm.store.snapshots import SnapshotStore
+    from edgellm.store.state import Fingerprint
+
+_COARSEST: Final = Tier.Q4
+
+
+def admit(
+    engine: Engine,
+    store: SnapshotStore,
+    fingerprint: Fingerprint,
+    tokens: Sequence[int],
+    cuts: Sequence[int],
+) -> list[str]:
+    """Let imported snapshots of a prompt into the store, if the engine says what their makers' did.
+
+    Costs one look at a folder where nothing waits. Where something does, the engine's memory is
+    empty afterwards, and the store's ordinary lookup finds what was admitted.
+
+    Args:
+        engine: with a context that has room for one token behind the last cut.
+        store: into which they go.
+        fingerprint: of the engine.
+        tokens: the prompt.
+        cuts: lengths of the prefixes that a snapshot is looked for.
+
+    Returns:
+        What the user should be told, a phrase each.
+
+    Raises:
+        Cancelled: the engine was stopped; nothing was decided.
+    """
+    imports = Imports(store.files)
+    if not imports.root.is_dir():
+        return []
+    notes: list[str] = []
+    for cut in sorted(cuts, reverse=True):
+        ids = names.token_ids(tokens[:cut])
+        waiting = imports.waiting(fingerprint.digest(), ids)
+        if waiting is None:
+            continue
+        problem = _tried(engine, store, imports, waiting, fingerprint)
+        if not problem:
+            break
+        imports.drop(waiting)
+        notes.append(f"an imported snapshot of {cut} tokens was removed: {problem}")
+    return notes
+
+
+def _tried(
+    engine: Engine,
+    store: SnapshotStore,
+    imports: Imports,
+    waiting: Waiting,
+    fingerprint: Fingerprint,
+) -> str:
+    """Probe a snapshot that waits and admit it; return why not, or ""."""
+    found = find(waiting.files, fingerprint, waiting.ids, _COARSEST)
+    if not isinstance(found, Hit):
+        return found.reason
+    try:
+        engine.restore(found.state)
+        verdict = compare(waiting.entry.probe, engine.decode([waiting.entry.probe.token])[0])
+    except (SnapshotIncompatible, EngineFailed, ValueError) as err:
+        return f"the engine does not take it ({err})"
+    finally:
+        engine.truncate(0)
+    if not verdict.agrees:
+        return f"the engine says something else after it ({verdict.divergence:.2g} nats off)"
+    try:
+        if imports.admit(waiting):
+            return ""
+        if found.info.tier is not Tier.EXACT:
+            return "it leans on a snapshot of which there is another one here"
+        # The same bits, but whole: what it leans on is stored here in another file.
+        store.save(fingerprint, waiting.tokens(), found.state)
+        imports.drop(waiting)
+    except (SnapshotError, OSError) as err:
+        return f"it cannot be moved ({err})"
+    return ""

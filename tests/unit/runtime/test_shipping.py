@@ -1,0 +1,152 @@
+"""Shipping: what one machine exported another admits, after it has said the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgellm.engines.scripted import ScriptedEngine
+from edgellm.errors import EngineFailed, SnapshotError, UsageError
+from edgellm.runtime.admission import admit
+from edgellm.runtime.shipping import Exported, export_from
+from edgellm.store.importing import add_pack
+from edgellm.store.imports import Imports
+from edgellm.store.pack import write_pack
+from edgellm.store.snapshots import Hit, SnapshotStore
+
+TOKENS = tuple(range(40, 240))
+LONGER = (*TOKENS, *range(60, 120))
+
+
+def _engine(script: str = "Yes.", **options: Any) -> ScriptedEngine:
+    engine = ScriptedEngine(script, **options)
+    engine.reserve(1024)
+    return engine
+
+
+@pytest.fixture(params=["dense", "window"])
+def memory(request: pytest.FixtureRequest) -> str:
+    """Name a kind of memory."""
+    return str(request.param)
+
+
+@pytest.fixture
+def pack(tmp_path: Path, memory: str) -> Path:
+    """Export two snapshots of the scripted engine."""
+    _exported(tmp_path / "pack", tmp_path / "maker", memory)
+    return tmp_path / "pack"
+
+
+def _exported(out: Path, root: Path, memory: str) -> tuple[Exported, SnapshotStore, list[Any]]:
+    engine, store = _engine(memory=memory), SnapshotStore(root)
+    for at, end in ((0, len(TOKENS)), (len(TOKENS), len(LONGER))):
+        engine.decode(LONGER[at:end])
+        store.save(engine.fingerprint(), LONGER[:end], engine.capture())
+    entries = sorted(store.entries(), key=lambda entry: entry.n_tokens)
+    return export_from(_engine(memory=memory), store, entries, out), store, entries
+
+
+@pytest.fixture
+def other(tmp_path: Path, pack: Path) -> SnapshotStore:
+    """Open the store of somebody who has imported the pack."""
+    store = SnapshotStore(tmp_path / "other")
+    add_pack(store.files, pack, [], allow_unsigned=True)
+    return store
+
+
+def test_an_import_is_admitted_when_the_engine_agrees(other: SnapshotStore, memory: str):
+    """The longest that waits becomes a hit; the memory is empty, and the answer the same."""
+    engine = _engine(memory=memory)
+    assert [] == admit(engine, other, engine.fingerprint(), LONGER, [len(TOKENS), len(LONGER)])
+    assert 0 == engine.position
+    found = other.longest(engine.fingerprint(), LONGER, [len(TOKENS), len(LONGER)])
+    assert isinstance(found, Hit)
+    assert len(LONGER) == found.info.n_tokens
+    engine.restore(found.state)
+    cold = _engine(memory=memory)
+    cold.decode(TOKENS)
+    cold.decode(LONGER[len(TOKENS) :])
+    assert np.array_equal(cold.decode([65]), engine.decode([65]))
+
+
+def test_what_is_not_asked_for_waits(other: SnapshotStore, memory: str):
+    """Only the prompt at hand is probed."""
+    engine = _engine(memory=memory)
+    admit(engine, other, engine.fingerprint(), TOKENS, [len(TOKENS)])
+    assert [1] == [n for _, _, n in Imports(other.files).packs()]
+    assert [] == admit(engine, other, engine.fingerprint(), TOKENS, [len(TOKENS)])
+
+
+def test_another_model_admits_nothing(other: SnapshotStore, memory: str):
+    """A pack is for the model that it was made with."""
+    engine = _engine("No.", memory=memory)
+    assert [] == admit(engine, other, engine.fingerprint(), LONGER, [len(LONGER)])
+    assert [2] == [n for _, _, n in Imports(other.files).packs()]
+
+
+def test_an_engine_that_disagrees_removes_it(tmp_path: Path, memory: str):
+    """Where other logits come out, the snapshot goes, and the user is told."""
+    exported, maker, entries = _exported(tmp_path / "pack", tmp_path / "maker", memory)
+    files = tuple(
+        replace(
+            file, probe=replace(file.probe, ids=tuple(i + 1 for i in range(len(file.probe.ids))))
+        )
+        for file in exported.manifest.files
+    )
+    lie = replace(exported.manifest, files=files)
+    write_pack(tmp_path / "lie", lie, maker.files, [entry.path for entry in entries])
+    store = SnapshotStore(tmp_path / "other")
+    add_pack(store.files, tmp_path / "lie", [], allow_unsigned=True)
+    engine = _engine(memory=memory)
+    notes = admit(engine, store, engine.fingerprint(), LONGER, [len(TOKENS), len(LONGER)])
+    assert ["260 tokens", "200 tokens"] == [note.split(" was")[0].split("of ")[1] for note in notes]
+    assert [] == list(store.entries())
+    assert [] == list(Imports(store.files).packs())
+
+
+def test_an_engine_that_fails_removes_it(other: SnapshotStore, memory: str):
+    """A state that ends the decode is not tried twice."""
+
+    class Failing(ScriptedEngine):
+        def decode(self, *_: Any, **__: Any) -> Any:
+            raise EngineFailed("not with this memory")
+
+    engine = Failing("Yes.", memory=memory)
+    engine.reserve(1024)
+    (note,) = admit(engine, other, engine.fingerprint(), TOKENS, [len(TOKENS)])
+    assert "not with this memory" in note
+    assert [1] == [n for _, _, n in Imports(other.files).packs()]
+
+
+def test_damage_while_it_waited(other: SnapshotStore, memory: str):
+    """A bit that flips before the first use makes a miss, and no hit later."""
+    path = min(other.root.rglob("*.ekv"), key=lambda file: file.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[-150] ^= 1
+    path.write_bytes(content)
+    engine = _engine(memory=memory)
+    (note,) = admit(engine, other, engine.fingerprint(), TOKENS, [len(TOKENS)])
+    assert "corrupt" in note
+    assert [] == list(other.entries())
+
+
+def test_a_pack_is_of_one_model(tmp_path: Path, memory: str):
+    """What another engine made is named, with the fields that differ."""
+    _, store, entries = _exported(tmp_path / "pack", tmp_path / "maker", memory)
+    with pytest.raises(UsageError, match="model"):
+        export_from(_engine("No.", memory=memory), store, entries, tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_damaged_snapshot_is_not_exported(tmp_path: Path, memory: str):
+    """Nothing is signed that nobody could restore."""
+    _, store, entries = _exported(tmp_path / "pack", tmp_path / "maker", memory)
+    content = bytearray(entries[0].path.read_bytes())
+    content[-150] ^= 1
+    entries[0].path.write_bytes(content)
+    with pytest.raises(SnapshotError, match="corrupt"):
+        export_from(_engine(memory=memory), store, entries, tmp_path / "p")
