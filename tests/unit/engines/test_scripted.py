@@ -92,10 +92,10 @@ def test_any_wrong_bit_in_the_memory_changes_the_logits(memory):
     expected = engine.decode([65]).copy()
     for part in state.parts:
         for section in part.sections:
-            section.rows[-2, -1] ^= 1
+            section.rows[-2:][0, -1] ^= 1
             engine.restore(state)
             assert not np.array_equal(expected, engine.decode([65]))
-            section.rows[-2, -1] ^= 1
+            section.rows[-2:][0, -1] ^= 1
     engine.restore(state)
     assert np.array_equal(expected, engine.decode([65]))
 
