@@ -22,9 +22,11 @@ from edgellm.cli import (
     render,
     run,
     snapshots,
+    snapshots_prune,
     snapshots_purge,
     snapshots_why,
     streams,
+    totals,
 )
 from edgellm.cli.manual import EXIT_PIPE_CLOSED
 from edgellm.errors import (
@@ -92,11 +94,13 @@ _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] 
     (app, "chat", chat.chat, chat.EXAMPLES),
     (app, "convert", convert.convert, convert.EXAMPLES),
     (app, "info", info.info, info.EXAMPLES),
+    (app, "stats", totals.stats, totals.EXAMPLES),
     (app, "completion", completion.completion, completion.EXAMPLES),
     (_snapshots, "ls", snapshots.ls, snapshots.LS_EXAMPLES),
     (_snapshots, "why", snapshots_why.why, snapshots_why.EXAMPLES),
     (_snapshots, "check", snapshots.check, snapshots.CHECK_EXAMPLES),
     (_snapshots, "rm", snapshots.rm, snapshots.RM_EXAMPLES),
+    (_snapshots, "prune", snapshots_prune.prune, snapshots_prune.EXAMPLES),
     (_snapshots, "purge", snapshots_purge.purge, snapshots_purge.EXAMPLES),
 )
 for _group, _name, _function, _examples in _COMMANDS:

@@ -145,6 +145,8 @@ class Room:
         Raises:
             SnapshotError: another process keeps the store busy, or locks do not work.
         """
+        if not self.root.exists():
+            return Pruned(0, 0, 0, 0)
         lease = self.locks.take(LOCK_NAME, self._wait_s)
         if lease is None or not lease.is_locked:
             why = lease.trouble if lease else f"another process saved for {self._wait_s:.0f} s"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 COMMANDS = {
-    (): ["run", "chat", "convert", "info", "snapshots", "completion", "--version"],
+    (): ["run", "chat", "convert", "info", "stats", "snapshots", "completion", "--version"],
     ("run",): [
         *[
             "--prompt",
@@ -34,7 +34,9 @@ COMMANDS = {
     ("chat",): ["--system", "--stats", "--mode", "--json", "--snapshot"],
     ("convert",): ["--output", "--type", "--bits", "--threads", "--force", "--dry-run", "--json"],
     ("info",): ["--json"],
-    ("snapshots",): ["ls", "check", "rm", "purge"],
+    ("stats",): ["--json"],
+    ("snapshots",): ["ls", "check", "rm", "prune", "purge"],
+    ("snapshots", "prune"): ["--max", "--json"],
     ("snapshots", "ls"): ["--json"],
     ("snapshots", "check"): ["--fix", "--json"],
     ("snapshots", "rm"): ["--all", "--yes", "--json"],
