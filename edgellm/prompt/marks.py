@@ -45,6 +45,8 @@ _FOLLOWING = (
 )
 # The last word, or run of signs, could go on: what follows may make other tokens of all of it.
 _LAST_RUN = re.compile(r"(?:\w{1,16}|[^\w\s]{1,16})\Z")
+# So many characters of a document stand before its end in the text, or the end is not found.
+_N_SEEN_CHARS = 8
 # Words that templates look for; a tool with others in their place might be refused.
 _KEPT_KEYS = ("type", "role")
 
@@ -107,12 +109,15 @@ class _Finder:
 
         Spaces at its end are left out: templates trim them.
         """
-        cut = Message(self.system[n].role, content.rstrip() + self.sign)
+        kept = content.rstrip()
+        cut = Message(self.system[n].role, kept + self.sign)
         text = self.write([*self.system[:n], cut], self.tools)
         if text is None:
             return None
         at = agreed_chars(self.base, text)
-        return at if text.text.startswith(self.sign, at) else None
+        # Elsewhere, a template has put what follows before it.
+        is_end = text.text[:at].endswith(kept[-_N_SEEN_CHARS:])
+        return at if is_end and text.text.startswith(self.sign, at) else None
 
 
 def token_at(base: PromptText, at: int, base_tokens: list[int], encode: Encode) -> int:

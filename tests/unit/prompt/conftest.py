@@ -10,7 +10,7 @@ import pytest
 from edgellm.prompt.spellings import Spellings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tokenizers import Tokenizer
 
@@ -84,6 +84,7 @@ class TestVocabulary:
     tokenize: Callable[..., list[int]]
     special_ids: frozenset[int]
     spellings: Spellings
+    text: Callable[[Sequence[int]], str]
 
 
 # How models cut text before merging; the third cuts nothing, as SentencePiece does.
@@ -100,6 +101,8 @@ SPLITS = {
 @pytest.fixture(scope="session", params=SPLITS)
 def vocabulary(request: pytest.FixtureRequest) -> TestVocabulary:
     """A small byte-level BPE, trained here, for each way to cut text before merging."""
+    from tokenizers import decoders
+
     tokenizer = _train(SPLITS[request.param])
 
     def tokenize(text: str, *, special: bool, add_bos: bool) -> list[int]:
@@ -108,7 +111,12 @@ def vocabulary(request: pytest.FixtureRequest) -> TestVocabulary:
         return bos + tokenizer.encode(text, add_special_tokens=False).ids
 
     special_ids = frozenset(map(tokenizer.token_to_id, SPECIALS))
-    return TestVocabulary(tokenize, special_ids, Spellings(SPECIALS))
+    decoder = decoders.ByteLevel()
+
+    def text(tokens: Sequence[int]) -> str:
+        return decoder.decode([tokenizer.id_to_token(token) for token in tokens])
+
+    return TestVocabulary(tokenize, special_ids, Spellings(SPECIALS), text)
 
 
 @pytest.fixture(scope="session", params=TEMPLATES)
