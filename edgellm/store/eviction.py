@@ -20,7 +20,7 @@ from edgellm.store import names
 from edgellm.store.flight import LOCKS_DIR
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 ORPHAN_AGE_S: Final = 3600.0
 MAX_DEPTH: Final = 64
@@ -165,7 +165,7 @@ def remove(path: Path) -> bool:
     return True
 
 
-def use(root: Path, path: Path, now_ns: int) -> None:
+def use(root: Path, paths: Sequence[Path], now_ns: int) -> None:
     """Note that a snapshot is used now, and with it those it leans on, which so stay longer.
 
     The time noted is later than that of any use before, also where the clock was set back: the
@@ -173,7 +173,7 @@ def use(root: Path, path: Path, now_ns: int) -> None:
 
     Args:
         root: the store's folder.
-        path: the snapshot.
+        paths: the snapshot, and as far as it is known what it leans on, in that order.
         now_ns: what the clock says, Unix nanoseconds.
     """
     clock = root / LOCKS_DIR / CLOCK_NAME
@@ -183,7 +183,7 @@ def use(root: Path, path: Path, now_ns: int) -> None:
         newest_ns = 0
     used_ns = max(now_ns, newest_ns + _TICK_NS)
     try:
-        for above in _chain(path):
+        for above in (*paths, *_below(paths[-1])):
             os.utime(above, ns=(used_ns, used_ns), follow_symlinks=_FOLLOW)
             used_ns += _TICK_NS
         if not newest_ns:
@@ -195,13 +195,13 @@ def use(root: Path, path: Path, now_ns: int) -> None:
         return
 
 
-def _chain(path: Path) -> Iterator[Path]:
-    """Give a snapshot and what it leans on, one after the other."""
+def _below(path: Path) -> Iterator[Path]:
+    """Give what a snapshot leans on, one after the other, as far as their heads tell."""
     for _ in range(MAX_DEPTH):
-        yield path
         parent = _head(path)[1]
         if parent is None:
             return
+        yield parent
         path = parent
 
 

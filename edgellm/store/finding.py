@@ -65,7 +65,7 @@ def find(
         return _miss(path, err, keep_damaged=keep_damaged)
     if found.token_ids != ids:  # the hash found it, the tokens decide
         return Miss("incompatible: other tokens under this name", "foreign_tokens")
-    files.room.used(path)
+    files.room.used(found.paths)
     info = info_of(path, found.header, found.n_bytes)
     changes = _soft_changes(found.fingerprints, fingerprint)
     return Hit(found.state, info, changes, anchor=found.anchor)

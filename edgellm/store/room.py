@@ -21,7 +21,7 @@ from edgellm.store.place import disk_of, judge, no_room
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from edgellm.store.place import Place
@@ -116,10 +116,14 @@ class Room:
             else:
                 yield Skipped(f"cannot write: {lease.trouble} in {self.root}", failed=True)
 
-    def used(self, path: Path) -> None:
-        """Note that a snapshot was used or saved just now, with those that it leans on."""
+    def used(self, paths: Sequence[Path]) -> None:
+        """Note that a snapshot was used or saved just now, with those that it leans on.
+
+        Args:
+            paths: the snapshot, then what it leans on, as far as that is known.
+        """
         if self.place.writable:
-            eviction.use(self.root, path, self._clock_ns())
+            eviction.use(self.root, paths, self._clock_ns())
 
     def sweep(self) -> int:
         """Remove what killed processes left behind, and return how many files; names only are read.

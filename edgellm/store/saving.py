@@ -78,7 +78,7 @@ def _written(
             return refused
         make_folder(path.parent, files.fault)
         n_bytes, identity = write_snapshot(files, path, header, job.ids, form)
-        files.room.used(path)
+        files.room.used((path, *keep))
     return Saved(path, n_bytes, Anchor(path.stem, header.n_tokens, identity))
 
 

@@ -196,7 +196,7 @@ def test_a_use_makes_the_newest(tree: Tree):
         path = tree.path(name)
         if not path.exists():
             tree.add(name, 0)
-        use(tree.root, path, now_ns + years * 365 * DAY_NS)
+        use(tree.root, [path], now_ns + years * 365 * DAY_NS)
         assert tree.order()[-1] == name
     assert tree.order() == "cab"
 
@@ -206,15 +206,15 @@ def test_a_use_is_one_of_what_it_leans_on(tree: Tree):
     tree.add("a", 10)
     tree.add("b", 20, on="a")
     tree.add("c", 30)
-    use(tree.root, tree.path("b"), 40 * 10**9)
+    use(tree.root, [tree.path("b")], 40 * 10**9)
     times = {name: tree.path(name).stat().st_mtime_ns for name in "abc"}
     assert times["a"] > times["b"] > times["c"]
 
 
 def test_a_use_in_a_place_that_cannot_be_written_is_no_error(tmp_path: Path):
-    use(tmp_path / "absent", tmp_path / "absent" / "v1" / FOLDER / "a.ekv", 1)
+    use(tmp_path / "absent", [tmp_path / "absent" / "v1" / FOLDER / "a.ekv"], 1)
     (tmp_path / "file").touch()
-    use(tmp_path / "file", tmp_path / "file" / "a.ekv", 1)
+    use(tmp_path / "file", [tmp_path / "file" / "a.ekv"], 1)
 
 
 def test_a_thousand_files_cost_little(tree: Tree):
