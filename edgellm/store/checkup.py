@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.fileio import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE, process_alive, temp_owner
 from edgellm.store import names
+from edgellm.store.chain import BaseMissing
 from edgellm.store.eviction import ORPHAN_AGE_S
 from edgellm.store.flight import LOCKS_DIR
 from edgellm.store.ledger import LEDGER_NAME
@@ -58,9 +59,11 @@ class _Problem:
 def check_store(files: Files, *, fix: bool, clock: Callable[[], float]) -> list[Finding]:
     """Read every snapshot completely and report what is wrong.
 
-    Costs one read of the whole store. Reported and, with `fix`, mended: files that fail a check,
-    lie under a wrong name, are links or have several names, temporaries whose writer is dead or
-    that are over an hour old (all removed), and modes that let others in (set to 0600 and 0700).
+    Costs one read of each file, and one more of what it leans on for each that leans. Reported
+    and, with `fix`, mended: files that fail a check, lean on one that is gone, lie under a wrong
+    name, are links or have several names, texts' files that lead nowhere, temporaries whose writer
+    is dead or that are over an hour old (all removed), and modes that let others in (set to 0600
+    and 0700).
     Only reported: unknown files and versions, files of other users, files that need a later version.
 
     Args:
@@ -134,10 +137,25 @@ def _entry(files: Files, path: Path, clock: Callable[[], float]) -> Iterator[_Pr
         old = clock() - status.st_mtime > ORPHAN_AGE_S
         if old or not process_alive(owner):
             yield _Problem(path, "left behind by a writer that is gone", path.unlink)
+    elif names.target_name(path.name) is not None:
+        yield from _text(path, status)
     elif not names.is_file_name(path.name):
         yield _Problem(path, "not a file of this store")
     else:
         yield from _snapshot(files, path, status)
+
+
+def _text(path: Path, status: os.stat_result) -> Iterator[_Problem]:
+    """Judge a file that leads from a text to a snapshot; there is nothing in it."""
+    target = path.with_name(names.target_name(path.name) or "")
+    if not stat.S_ISREG(status.st_mode):
+        yield _Problem(path, "not a regular file")
+    elif status.st_size:
+        yield _Problem(path, f"has {status.st_size} bytes and should have none", path.unlink)
+    elif not target.exists():
+        yield _Problem(path, "leads to a snapshot that is gone", path.unlink)
+    else:
+        yield from _mode(path, PRIVATE_FILE_MODE)
 
 
 def _snapshot(files: Files, path: Path, status: os.stat_result) -> Iterator[_Problem]:
@@ -151,12 +169,20 @@ def _snapshot(files: Files, path: Path, status: os.stat_result) -> Iterator[_Pro
         yield _Problem(path, f"has {status.st_nlink} names", path.unlink)
         return
     yield from _mode(path, PRIVATE_FILE_MODE)
+    yield from _content(files, path)
+
+
+def _content(files: Files, path: Path) -> Iterator[_Problem]:
+    """Read a snapshot, with what it leans on."""
     try:
         snapshot = read_snapshot(path, open_file=files.opened)
     except FileNotFoundError:
         return
     except SnapshotCorrupt as err:
-        yield _Problem(path, f"corrupt: {err.message}", path.unlink)
+        where = "" if err.path == str(path) else f"in {err.path}, which it leans on: "
+        yield _Problem(path, f"corrupt: {where}{err.message}", path.unlink)
+    except BaseMissing as err:
+        yield _Problem(path, f"incomplete: {err.message}", path.unlink)
     except SnapshotError as err:
         yield _Problem(path, f"incompatible: {err.message}")
     except OSError as err:

@@ -60,7 +60,8 @@ class Survey:
     Attributes:
         n_bytes: all files and folders together, as the disk counts them.
         snapshots: what may go, in no order.
-        orphans: what nobody can use any more, with its bytes: temporaries of dead writers.
+        orphans: what nobody can use any more, with its bytes: temporaries of dead writers, and
+            texts' files that lead nowhere.
     """
 
     n_bytes: int
@@ -73,6 +74,7 @@ def survey(root: Path) -> Survey:
     n_bytes, now_s = 0, time.time()
     snapshots: list[Kept] = []
     orphans: list[tuple[Path, int]] = []
+    leading: list[tuple[Path, int]] = []
     for path, status, inside in _walk(root):
         taken = _taken_bytes(status)
         n_bytes += taken
@@ -84,6 +86,10 @@ def survey(root: Path) -> Survey:
                 orphans.append((path, taken))
         elif len(inside) == 2 and _is_snapshot(inside, path.name):
             snapshots.append(Kept(path, taken, status.st_mtime_ns))
+        elif len(inside) == 2 and names.target_name(path.name) is not None:
+            leading.append((path, taken))
+    here = {kept.path for kept in snapshots}
+    orphans += [item for item in leading if _target(item[0]) not in here]
     return Survey(n_bytes, tuple(snapshots), tuple(orphans))
 
 
@@ -258,6 +264,11 @@ def _is_snapshot(inside: tuple[str, ...], name: str) -> bool:
     version, folder = inside
     in_place = _VERSION.fullmatch(version) is not None and names.is_folder_name(folder)
     return in_place and names.is_file_name(name)
+
+
+def _target(path: Path) -> Path:
+    """Return where the snapshot lies that a text's file leads to."""
+    return path.with_name(names.target_name(path.name) or "")
 
 
 def _taken_bytes(status: os.stat_result) -> int:

@@ -35,12 +35,12 @@ class OpenFile:
 
     Attributes:
         n_bytes: length of what can be read.
-        status: of the very file that is open.
+        disk_bytes: what the file has on the disk, an envelope included.
     """
 
-    def __init__(self, file: BinaryIO, n_bytes: int, status: os.stat_result) -> None:
+    def __init__(self, file: BinaryIO, n_bytes: int, disk_bytes: int) -> None:
         self.n_bytes = n_bytes
-        self.status = status
+        self.disk_bytes = disk_bytes
         self._file = file
 
     def fill(self, into: bytearray | memoryview) -> None:
@@ -91,6 +91,14 @@ class Files:
         """Return the only place where that snapshot may lie."""
         return names.path_of(self.root, digest, ids, self.secret)
 
+    def folder(self, digest: str) -> Path:
+        """Return the folder of the snapshots of a fingerprint's digest."""
+        return self.root / names.VERSION_DIR / names.folder_of(digest, self.secret)
+
+    def text(self, digest: str, text_sha256: str) -> str:
+        """Return what stands for a text in names; see `names.text_of`."""
+        return names.text_of(digest, text_sha256, self.secret)
+
     def outer_bytes(self, n_bytes: int) -> int:
         """Return what a file of `n_bytes` has on the disk, which encrypting makes longer."""
         return n_bytes if self.secret is None else envelope.outer_bytes(n_bytes)
@@ -125,7 +133,7 @@ def open_plain(path: Path) -> AbstractContextManager[OpenFile]:
 def _open(path: Path, secret: StoreKey | None) -> Iterator[OpenFile]:
     with open_regular(path) as (file, status):
         _refuse_strangers(status)
-        yield OpenFile(*envelope.opened(file, status.st_size, secret), status)
+        yield OpenFile(*envelope.opened(file, status.st_size, secret), status.st_size)
 
 
 def refuse_foreign_folders(path: Path) -> None:

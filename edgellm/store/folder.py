@@ -46,9 +46,7 @@ def remove_files(root: Path, keys: Collection[str] | None) -> int:
     n_removed = 0
     for path in all_names(root):
         is_snapshot = names.is_file_name(path.name)
-        if not is_snapshot and (keys is not None or temp_owner(path) is None):
-            continue
-        if keys is not None and path.stem not in keys:
+        if not _goes(path, keys):
             continue
         try:
             path.unlink()
@@ -60,6 +58,14 @@ def remove_files(root: Path, keys: Collection[str] | None) -> int:
         with contextlib.suppress(OSError):
             path.parent.rmdir()  # works only on an empty folder
     return n_removed
+
+
+def _goes(path: Path, keys: Collection[str] | None) -> bool:
+    """Return whether a file goes with the snapshots of these keys; None for all of them."""
+    name = names.target_name(path.name) or path.name  # what finds a snapshot goes with it
+    if not names.is_file_name(name):
+        return keys is None and temp_owner(path) is not None
+    return keys is None or name.removesuffix(names.SUFFIX) in keys
 
 
 def make_folder(folder: Path, fault: Fault) -> None:

@@ -3,7 +3,10 @@
 ROOT/v1/<first 16 hex digits of the fingerprint>/<key>.ekv
 key = first 32 hex digits of SHA-256(fingerprint, 32 bytes | token ids, little-endian int32)
 
-In a store with a key, both are HMACs under it: who can list the folder cannot try prompts on it.
+Beside a snapshot may lie <text>-<key>.ekt: it can be found by its conversation's text as well.
+text = first 32 hex digits of SHA-256(fingerprint, 32 bytes | SHA-256 of the text, 32 bytes)
+
+In a store with a key, all of these are HMACs under it: who can list the folder cannot try prompts on it.
 """
 
 from __future__ import annotations
@@ -26,9 +29,12 @@ TokenIds: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 
 VERSION_DIR: Final = "v1"
 SUFFIX: Final = ".ekv"
+TEXT_SUFFIX: Final = ".ekt"
 TOKEN_BYTES: Final = 4
 _FOLDER: Final = re.compile(r"[0-9a-f]{16}")
 _FILE: Final = re.compile(r"[0-9a-f]{32}\.ekv")
+_TEXT: Final = re.compile(r"[0-9a-f]{32}-([0-9a-f]{32})\.ekt")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_TOKEN: Final = (1 << 31) - 1
 
 
@@ -54,6 +60,25 @@ def key_of(digest: str, ids: bytes, secret: StoreKey | None = None) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
+def text_of(digest: str, text_sha256: str, secret: StoreKey | None = None) -> str:
+    """Return the 32 hex digits that stand for a text in the names of its snapshots.
+
+    Args:
+        digest: of the fingerprint, 64 hex digits.
+        text_sha256: of the text, likewise.
+        secret: the key of the store, or None.
+
+    Raises:
+        ValueError: the hash of the text is no such number.
+    """
+    if not _HASH.fullmatch(text_sha256):
+        raise ValueError(f"no SHA-256 in lower case hex digits: {text_sha256[:80]!r}")
+    content = bytes.fromhex(digest) + bytes.fromhex(text_sha256)
+    if secret is not None:
+        return secret.name("text", content)[:32]
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
 def folder_of(digest: str, secret: StoreKey | None = None) -> str:
     """Return the name of the folder that holds the snapshots of a fingerprint's digest."""
     name = digest if secret is None else secret.name("fingerprint", bytes.fromhex(digest))
@@ -74,3 +99,9 @@ def is_folder_name(name: str) -> bool:
 def is_file_name(name: str) -> bool:
     """Return whether a file name is one that `path_of` makes."""
     return _FILE.fullmatch(name) is not None
+
+
+def target_name(name: str) -> str | None:
+    """Return the name of the snapshot that a text's file leads to; None for any other file."""
+    match = _TEXT.fullmatch(name)
+    return match.group(1) + SUFFIX if match else None

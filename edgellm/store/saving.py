@@ -16,7 +16,8 @@ from edgellm.store.finding import refuse_others
 from edgellm.store.folder import make_folder
 from edgellm.store.header import PLANES
 from edgellm.store.planes import plane_state
-from edgellm.store.state import Anchor, KVState, PackedState
+from edgellm.store.state import Anchor, PackedState
+from edgellm.store.texts import note_text
 from edgellm.store.tiers import serves
 from edgellm.store.write import plan, tier_of, write_snapshot
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from edgellm.store.files import Files
     from edgellm.store.header import SnapshotHeader
-    from edgellm.store.state import Fingerprint, PlaneState
+    from edgellm.store.state import Fingerprint, KVState, PlaneState
 
     Form = KVState | PackedState | PlaneState
 
@@ -55,7 +56,16 @@ class Saving:
 
 def store_state(files: Files, job: Saving) -> Saved | Skipped:
     """Write a state unless it is there already; see `SnapshotStore.save`."""
-    path = files.path(job.fingerprint.digest(), job.ids)
+    digest = job.fingerprint.digest()
+    path = files.path(digest, job.ids)
+    text = files.text(digest, job.text_sha256) if job.text_sha256 else ""
+    outcome = _outcome(files, path, job)
+    if text and (isinstance(outcome, Saved) or not outcome.failed):
+        note_text(files, path, text)
+    return outcome
+
+
+def _outcome(files: Files, path: Path, job: Saving) -> Saved | Skipped:
     try:
         if (stored := _stored(files, path, job)) is not None:
             return Skipped("already stored", anchor=_anchor_of(path, *stored, job))

@@ -24,6 +24,7 @@ from edgellm.store.flight import Lease, never
 from edgellm.store.read import read_info
 from edgellm.store.room import Room
 from edgellm.store.saving import Saving, store_state
+from edgellm.store.texts import find_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -161,9 +162,12 @@ class SnapshotStore:
 
         Args:
             fingerprint: of the engine that asks.
-            text_sha256: 64 hex digits.
+            text_sha256: of the text, 64 hex digits.
+
+        Raises:
+            ValueError: the hash is no such number.
         """
-        return None
+        return find_text(self._files, fingerprint.digest(), text_sha256)
 
     def save(
         self,
@@ -189,7 +193,7 @@ class SnapshotStore:
             text_sha256: 64 hex digits, the hash under which `by_text` finds it, or "".
 
         Raises:
-            ValueError: a token id is no non-negative 32-bit number.
+            ValueError: a token id is no non-negative 32-bit number, or the hash is none.
         """
         ids = names.token_ids(tokens)
         self._sweep_once()

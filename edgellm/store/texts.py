@@ -1,0 +1,85 @@
+"""Snapshots found by the text of a conversation: an empty file beside each, whose name says both.
+
+Token ids that an engine sampled cannot always be had again from their text, so who holds the text
+of a conversation cannot compute the name of its snapshot. The file's name begins with a hash of the
+text and ends with the snapshot's key. There is nothing in it, so nothing in it can be wrong, and
+whether it still leads anywhere can be seen in the listing of its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgellm.errors import SnapshotError
+from edgellm.fileio import PRIVATE_FILE_MODE
+from edgellm.store import names
+from edgellm.store.files import discard, refuse_foreign_folders
+from edgellm.store.read import read_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgellm.store.files import Files
+
+
+def note_text(files: Files, path: Path, text: str) -> None:
+    """Let a snapshot be found by its text, if the system lets us.
+
+    Args:
+        files: of the store.
+        path: where the snapshot lies.
+        text: what `Files.text` gave.
+    """
+    note = path.with_name(f"{text}-{path.stem}{names.TEXT_SUFFIX}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    with contextlib.suppress(OSError):  # it stays a snapshot that its tokens find
+        files.fault("note", str(note))
+        os.close(os.open(note, flags, PRIVATE_FILE_MODE))
+
+
+def find_text(files: Files, digest: str, text_sha256: str) -> tuple[int, ...] | None:
+    """Return the token ids of the newest snapshot of this text, or None.
+
+    A file that leads nowhere is removed.
+
+    Args:
+        files: of the store.
+        digest: of the fingerprint, 64 hex digits.
+        text_sha256: likewise.
+
+    Raises:
+        ValueError: the hash of the text is no such number.
+    """
+    prefix = files.text(digest, text_sha256) + "-"
+    folder = files.folder(digest)
+    found: list[tuple[int, Path]] = []
+    with contextlib.suppress(OSError, SnapshotError):
+        refuse_foreign_folders(folder / prefix)
+        notes = [note for note in folder.iterdir() if note.name.startswith(prefix)]
+        found += [(note.lstat().st_mtime_ns, note) for note in notes]
+    for _, note in sorted(found, reverse=True):
+        ids = _followed(files, digest, note)
+        if ids is not None:
+            return ids
+    return None
+
+
+def _followed(files: Files, digest: str, note: Path) -> tuple[int, ...] | None:
+    name = names.target_name(note.name)
+    if name is None:
+        return None
+    target = note.with_name(name)
+    try:
+        header, ids = read_tokens(target, open_file=files.opened)
+    except FileNotFoundError:
+        discard(note)
+        return None
+    except (SnapshotError, OSError, MemoryError):  # a lookup says what is wrong with it
+        return None
+    if header.fingerprint.digest() != digest or files.path(digest, ids) != target:
+        return None
+    return tuple(np.frombuffer(ids, "<i4").tolist())
