@@ -82,7 +82,7 @@ class RedisTier:
             raise FetchError(f"{self.where} sent something else than {n_bytes} bytes")
         return piece
 
-    def write(self, name: str, pieces: Sequence[bytes]) -> None:
+    def write(self, name: str, pieces: Sequence[bytes | bytearray]) -> None:
         """Keep a value for `keep_s` seconds."""
         # redis-py joins what it sends: one value, one command, so that nobody sees half of it.
         value = b"".join(pieces)

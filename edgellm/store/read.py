@@ -92,7 +92,7 @@ def read_snapshot(
         for link in links[1:]:
             if not ids.startswith(_read_link(link, state, is_last=False)):
                 raise SnapshotCorrupt("it leans on other tokens than its own", path=path)
-        n_bytes = links[0].file.status.st_size
+        n_bytes = links[0].file.disk_bytes
     anchor = Anchor(path.stem, header.n_tokens, links[0].digest.hex())
     fingerprints = tuple(link.header.fingerprint for link in links)
     paths = tuple(link.path for link in links)
@@ -109,7 +109,7 @@ def read_info(path: Path, *, open_file: Opener = open_plain) -> tuple[SnapshotHe
         SnapshotCorrupt, SnapshotIncompatible, OSError: as `read_snapshot`.
     """
     with _blamed(path), open_file(path) as file:
-        return read_header(file)[0], file.status.st_size
+        return read_header(file)[0], file.disk_bytes
 
 
 def read_tokens(path: Path, *, open_file: Opener = open_plain) -> tuple[SnapshotHeader, bytes]:

@@ -40,7 +40,7 @@ class RemoteTier(Protocol):
             FetchError: the place cannot be asked.
         """
 
-    def write(self, name: str, pieces: Sequence[bytes]) -> None:
+    def write(self, name: str, pieces: Sequence[bytes | bytearray]) -> None:
         """Keep a value, whole or not at all, in place of one of that name.
 
         Raises:
@@ -80,7 +80,7 @@ class Seals:
         """
         return _mac(self._name_key, bytes.fromhex(digest), token_ids).hex()
 
-    def seal(self, name: str, content: bytes) -> tuple[bytes, bytes]:
+    def seal(self, name: str, content: bytes | bytearray) -> tuple[bytes, bytes | bytearray]:
         """Return a value in two pieces: the seal and the content itself."""
         return MAGIC + _mac(self._value_key, name.encode(), content), content
 
@@ -99,7 +99,7 @@ class Seals:
         return content
 
 
-def _mac(key: bytes, *pieces: bytes | memoryview) -> bytes:
+def _mac(key: bytes, *pieces: bytes | bytearray | memoryview) -> bytes:
     mac = hmac.new(key, digestmod=hashlib.sha256)
     for piece in pieces:
         mac.update(piece)

@@ -1,0 +1,90 @@
+"""Taking a snapshot into the store that was made elsewhere, and giving one out: plain file bytes.
+
+What comes is read from memory exactly as a file of the store is read, chain and all, before any of it is
+written down; so the store never holds, for however short a time, what was not checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import TYPE_CHECKING
+
+from edgellm.errors import DoesNotFit, SnapshotCorrupt, SnapshotIncompatible
+from edgellm.store.files import OpenFile
+from edgellm.store.finding import refuse_others
+from edgellm.store.folder import make_folder
+from edgellm.store.read import read_snapshot
+from edgellm.store.tiers import serves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from edgellm.core import Tier
+    from edgellm.store.files import Files
+    from edgellm.store.header import SnapshotHeader
+    from edgellm.store.state import Fingerprint
+
+
+def adopt(
+    files: Files, fingerprint: Fingerprint, ids: bytes, content: memoryview, tier: Tier
+) -> None:
+    """Check a snapshot that came from elsewhere and put it into the store.
+
+    Args:
+        files: of the store, which keeps no key.
+        fingerprint: of the engine that is going to use it.
+        ids: the prefix as little-endian int32.
+        content: the bytes of the file.
+        tier: the coarsest that will do.
+
+    Raises:
+        BaseMissing: it leans on a snapshot that the store has not.
+        SnapshotError: it fails a check, or is of another model, engine or prompt.
+        DoesNotFit, OSError: it cannot be kept.
+    """
+    digest = fingerprint.digest()
+    path = files.path(digest, ids)
+
+    def opened(asked: Path) -> AbstractContextManager[OpenFile]:
+        return _in_memory(content) if asked == path else files.opened(asked)
+
+    def accept(header: SnapshotHeader) -> None:
+        refuse_others(header, digest, ids)
+        if not serves(header.tier, tier):
+            raise SnapshotIncompatible(f"kept as {header.tier.value}, {tier.value} is asked")
+
+    if read_snapshot(path, accept, open_file=opened).token_ids != ids:
+        raise SnapshotIncompatible("other tokens than those asked for")
+    with files.room.made(len(content)) as refused:
+        if refused is not None:
+            raise DoesNotFit(refused.reason, need_bytes=len(content))
+        make_folder(path.parent, files.fault)
+        with files.writer(path) as out:
+            out.write(content)
+    files.room.used((path,))
+
+
+def plain_bytes(files: Files, path: Path, max_bytes: int) -> bytearray:
+    """Return the bytes of a file of the store as they are without a key.
+
+    Raises:
+        SnapshotError: it is longer than `max_bytes`, or cannot be used.
+        OSError: it is gone or cannot be read.
+    """
+    try:
+        with files.opened(path) as file:
+            if file.n_bytes > max_bytes:
+                raise SnapshotIncompatible(f"{file.n_bytes} bytes, at most {max_bytes} are shared")
+            content = bytearray(file.n_bytes)
+            file.fill(content)
+    except EOFError as err:
+        raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
+    return content
+
+
+@contextlib.contextmanager
+def _in_memory(content: memoryview) -> Iterator[OpenFile]:
+    yield OpenFile(io.BytesIO(content), len(content), len(content))

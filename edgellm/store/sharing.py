@@ -1,0 +1,210 @@
+"""SharedTier: read-through and write-back between a store and a place that machines share.
+
+What comes from there is checked like a local file, and more: it is sealed, then whole, then of this
+fingerprint and these tokens, and only then written into the store, where the next lookup finds it. A
+place that fails is not asked again by this session: it costs one prefill at most. Each exchange needs a
+permit, asked for at the time, and is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from edgellm.errors import DoesNotFit, FetchError, SnapshotError
+from edgellm.store import names
+from edgellm.store.adopting import adopt, plain_bytes
+from edgellm.store.chain import MAX_LINKS, BaseMissing
+from edgellm.store.remote import SEAL_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from edgellm.core import Tier
+    from edgellm.store.files import Files
+    from edgellm.store.names import TokenIds
+    from edgellm.store.remote import RemoteTier, Seals
+    from edgellm.store.state import Fingerprint
+
+MAX_VALUE_BYTES: Final = 256 << 20
+_FIRST_PIECE_BYTES: Final = 256 << 10  # small: it tells how fast the rest will come
+_PIECE_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What went over the wire so far.
+
+    Attributes:
+        n_asked: how often the place was asked for a snapshot.
+        n_fetched: how many came and were good.
+        n_refused: how many came, or would have, and were not used: broken, foreign, too large, slow.
+        n_sent: how many were put there.
+        bytes_in, bytes_out: of values, whether they were good or not.
+    """
+
+    n_asked: int = 0
+    n_fetched: int = 0
+    n_refused: int = 0
+    n_sent: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class SharedTier:
+    """The shared place as one session uses it.
+
+    Args:
+        files: of the session's own store, which has no key.
+        place: where the values lie.
+        seals: names and seals under the shared secret.
+        refusal: asked before each exchange: why it may not be, or "".
+        max_bytes: larger values are neither fetched nor sent.
+        writes_back: put there what this machine makes.
+
+    Attributes:
+        trouble: why the place is not asked any more, or "".
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        place: RemoteTier,
+        seals: Seals,
+        *,
+        refusal: Callable[[], str],
+        max_bytes: int = MAX_VALUE_BYTES,
+        writes_back: bool = False,
+    ) -> None:
+        self._files, self._place, self._seals = files, place, seals
+        self._refusal, self._max_bytes, self._writes_back = refusal, max_bytes, writes_back
+        self._counts = Exchanged()
+        self._counting = threading.Lock()  # the writer's thread sends while another may fetch
+        self.trouble = ""
+
+    @property
+    def exchanged(self) -> Exchanged:
+        """Return the counts so far."""
+        return self._counts
+
+    def fetch(
+        self,
+        fingerprint: Fingerprint,
+        tokens: TokenIds,
+        cuts: Sequence[int],
+        tier: Tier,
+        worth_s: Callable[[int], float],
+    ) -> bool:
+        """Bring the longest of some prefixes into the store; return whether one came.
+
+        Args:
+            fingerprint: of the engine that asks.
+            tokens: the whole prompt.
+            cuts: lengths of prefixes that the store has not, in any order.
+            tier: the coarsest that will do.
+            worth_s: how long it would take to decode a prefix of so many tokens; a transfer that is
+                going to take longer is given up.
+        """
+        ids = names.token_ids(tokens)
+        deadline_s = perf_counter()
+        if not self._may():
+            return False
+        try:
+            for cut in sorted(set(cuts), reverse=True):
+                prefix = ids[: cut * names.TOKEN_BYTES]
+                if self._bring(fingerprint, prefix, tier, deadline_s + worth_s(cut)):
+                    return True
+        except FetchError as err:
+            self._give_up(err)
+        return False
+
+    def offer(self, fingerprint: Fingerprint, tokens: TokenIds, path: Path) -> bool:
+        """Put a file of the store there, unless it lies there already; return whether it was sent."""
+        if not self._writes_back or not self._may():
+            return False
+        try:
+            content = plain_bytes(self._files, path, self._max_bytes)
+            name = self._seals.name(fingerprint.digest(), names.token_ids(tokens))
+            if self._place.size(name) == SEAL_BYTES + len(content):
+                return False
+            self._place.write(name, self._seals.seal(name, content))
+        except FetchError as err:
+            self._give_up(err)
+            return False
+        except (SnapshotError, OSError, MemoryError):  # gone, too large, or the machine is busy
+            return False
+        self._count(n_sent=1, bytes_out=SEAL_BYTES + len(content))
+        return True
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._place.close()
+
+    def _may(self) -> bool:
+        """Return whether the place may be spoken to now."""
+        if not self.trouble:
+            self.trouble = self._refusal()
+        return not self.trouble
+
+    def _give_up(self, err: FetchError) -> None:
+        self.trouble = err.message
+
+    def _count(self, **more: int) -> None:
+        with self._counting:
+            grown = {name: getattr(self._counts, name) + n for name, n in more.items()}
+            self._counts = replace(self._counts, **grown)
+
+    def _bring(
+        self, fingerprint: Fingerprint, ids: bytes, tier: Tier, deadline_s: float, depth: int = 0
+    ) -> bool:
+        """Fetch one snapshot, and first what it leans on; return whether it is in the store.
+
+        Raises:
+            FetchError: the place failed.
+        """
+        name = self._seals.name(fingerprint.digest(), ids)
+        self._count(n_asked=1)
+        n_bytes = self._place.size(name)
+        if n_bytes is None:
+            return False
+        value = self._transfer(name, n_bytes, deadline_s)
+        if value is None:
+            self._count(n_refused=1)
+            return False
+        try:
+            content = self._seals.open(name, value)
+            try:
+                adopt(self._files, fingerprint, ids, content, tier)
+            except BaseMissing as err:
+                n_base = err.base.n_tokens * names.TOKEN_BYTES
+                if depth == MAX_LINKS or not 0 < n_base < len(ids):
+                    raise
+                if not self._bring(fingerprint, ids[:n_base], tier, deadline_s, depth + 1):
+                    raise
+                adopt(self._files, fingerprint, ids, content, tier)
+        except (SnapshotError, DoesNotFit, OSError, MemoryError):
+            self._count(n_refused=1)
+            return False
+        self._count(n_fetched=1)
+        return True
+
+    def _transfer(self, name: str, n_bytes: int, deadline_s: float) -> memoryview | None:
+        """Read a value piece by piece; None when it is too large, too slow, or changes meanwhile."""
+        if not SEAL_BYTES < n_bytes <= self._max_bytes:
+            return None
+        value, got, started_s = bytearray(n_bytes), 0, perf_counter()
+        while got < n_bytes:
+            piece = self._place.read(
+                name, got, min(n_bytes - got, _PIECE_BYTES if got else _FIRST_PIECE_BYTES)
+            )
+            self._count(bytes_in=len(piece))
+            value[got : got + len(piece)] = piece
+            got += len(piece)
+            now_s = perf_counter()
+            left_s = (now_s - started_s) * (n_bytes - got) / max(got, 1)
+            if not piece or now_s + left_s > deadline_s:
+                return None
+        return memoryview(value)
