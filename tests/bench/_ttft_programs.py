@@ -118,6 +118,11 @@ def disk_cache(task: Task) -> Answer:
     class Counting(Llama):
         """Notes what the first decode of the request found in memory."""
 
+        def load_state(self, state: Any) -> None:
+            """Take a state out of the cache."""
+            super().load_state(state)
+            answer.restore_ms = (time.monotonic() - answer.asked_s) * 1000
+
         def eval(self, tokens: Any) -> None:
             """Decode tokens."""
             if not answer.prompt_tokens:
@@ -163,7 +168,9 @@ def sequence_file(task: Task) -> Answer:
     n_prefix = plain.prefix(prompt, plain.tokens(task.system, "0"))
     path = Path(task.folder) / "prefix.state"
     if path.exists():
+        started_s = time.monotonic()
         answer.reused_tokens = plain.load(path, prompt[:n_prefix])
+        answer.restore_ms = (time.monotonic() - started_s) * 1000
     else:
         plain.decode(prompt[:n_prefix])
         plain.save(path, prompt[:n_prefix])
