@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.fileio import temp_owner
 from edgellm.store.checkup import Finding
+from edgellm.store.eviction import CLOCK_NAME
+from edgellm.store.flight import LOCKS_DIR
+from edgellm.store.imports import IMPORTS_DIR
+from edgellm.store.ledger import LEDGER_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +26,9 @@ if TYPE_CHECKING:
     Rule = Callable[[tuple[str, ...]], bool]
 
 _VERSION: Final = re.compile(r"v[0-9]{1,4}")
-_HEX: Final = re.compile(r"[0-9a-f]{16,64}")
-_TOP_FILES: Final = ("ledger", "clock")
-_TOP_FOLDERS: Final = ("locks", "imports")
+_HEX: Final = re.compile(r"[0-9a-f]{16,64}(-[0-9a-f]{16,64})*")
+_TOP_FILES: Final = (LEDGER_NAME, CLOCK_NAME)
+_TOP_FOLDERS: Final = (LOCKS_DIR, IMPORTS_DIR)
 _STEM: Final = re.compile(r"[0-9A-Za-z_-]{1,80}")
 _TEMP: Final = re.compile(r"\.(.+)\.[0-9]{1,10}\.[0-9a-f]+\.tmp", re.DOTALL)
 

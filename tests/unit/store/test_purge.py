@@ -53,7 +53,7 @@ def test_nothing_is_left_of_a_store(tmp_path: Path, snapshot_files: Any, key: St
 def test_every_version_goes(tmp_path: Path, version: str):
     """Also one that only a later program knows, with names like ours."""
     put(tmp_path / version / KEY[:16] / f"{KEY}.ekv")
-    put(tmp_path / version / KEY[:16] / f"{KEY}.text")
+    put(tmp_path / version / KEY[:16] / f"{KEY}-{KEY}.ekt")
     put(temp_name(tmp_path / version / KEY[:16] / f"{KEY}.ekv"))
     assert 3 == purge(tmp_path).n_files
     assert not tmp_path.exists()
