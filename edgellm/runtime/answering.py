@@ -42,7 +42,7 @@ class Answering:
         prompting: makes prompts.
         prefiller: brings them into the memory.
         room: the context.
-        storing, writer: where prefixes are kept, or None.
+        storing: where prefixes are kept, or None.
 
     Attributes:
         live: what the memory holds, or None when that is not known.
@@ -58,7 +58,6 @@ class Answering:
         room: Room,
         *,
         storing: Storing | None,
-        writer: SnapshotWriter | None,
         warnings: list[str],
     ) -> None:
         self._engine = engine
@@ -66,7 +65,7 @@ class Answering:
         self._prefiller = prefiller
         self._room = room
         self._storing = storing
-        self._writer = writer
+        self._writer = storing.writer if storing else None
         self._vocab = engine.vocab()
         self._said_lost = False
         self.live: Live | None = None
@@ -81,7 +80,7 @@ class Answering:
         """
         started = perf_counter()
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
-        prompt = self._prompting.prompt(request.messages, self.live)
+        prompt = self._prompting.prompt(request.messages, self.live, request.tools)
         yield from self._told()
         n_ctx = self._room.wanted(len(prompt.tokens))
         # Until here a request could be refused without loss.
@@ -130,6 +129,13 @@ class Answering:
             outcome = decoding.outcome
             self.live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
         use = saving.use()
+        if self._storing is not None:
+            self._storing.speeds.record(
+                use.code,
+                reused_tokens=filled.reused_tokens,
+                read=(len(prompt.tokens) - filled.reused_tokens, filled.prefill_s),
+                restored=(filled.restored_bytes, filled.restore_s),
+            )
         yield from self._told()
         yield Done(
             text="".join(texts),

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 
 from edgellm.core import Done, Failure, Mode, Tier
 from edgellm.errors import EdgeLLMError, EngineFailed, UsageError
-from edgellm.paths import cache_dir
 from edgellm.runtime.answering import Answering
-from edgellm.runtime.loss import LossBook
 from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller
 from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.room import Room
 from edgellm.runtime.session import SessionFacts, SessionOptions
-from edgellm.runtime.storing import Storing, open_store
-from edgellm.store.background import SnapshotWriter
+from edgellm.runtime.storing import make_storing, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -81,8 +78,8 @@ class LocalSession:
         self.room = Room(engine, self.options.n_ctx)
         block = engine.snapshot_block()
         kept = None if block or self.options.snapshot is Tier.OFF else store
-        self._writer = SnapshotWriter(kept) if kept else None
-        storing = None if kept is None else _storing(kept, self.options, self._writer)
+        storing = None if kept is None else make_storing(kept, self.options)
+        self._writer = None if storing is None else storing.writer
         self._prompting = Prompting(
             engine, self.options.chat_template, clock=clock, keeps_prefixes=kept is not None
         )
@@ -92,7 +89,6 @@ class LocalSession:
             Prefiller(engine, storing, off_reason=block or "asked", min_tokens=min_snapshot_tokens),
             self.room,
             storing=storing,
-            writer=self._writer,
             warnings=self._opening_warnings(block),
         )
         self._n_cancels = 0
@@ -216,20 +212,6 @@ class LocalSession:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _storing(
-    store: SnapshotStore, options: SessionOptions, writer: SnapshotWriter | None
-) -> Storing:
-    """Return how a session uses its store."""
-    losses = LossBook(cache_dir() / "losses") if options.snapshot_loss > 0 else None
-    return Storing(
-        store,
-        tier=options.snapshot,
-        loss=options.snapshot_loss,
-        losses=losses,
-        written=(lambda: writer.speed) if writer else (lambda: (0, 0.0)),
-    )
 
 
 def _with_failure(events: Iterator[Event]) -> Iterator[Event]:

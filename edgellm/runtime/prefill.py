@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import SnapshotUse, Tier
 from edgellm.errors import SnapshotIncompatible
+from edgellm.runtime.admission import admit
+from edgellm.runtime.claim import Claim
 from edgellm.runtime.settling import Held, Settling, Start
 from edgellm.runtime.storing import Found
 
@@ -32,7 +34,8 @@ MIN_SNAPSHOT_TOKENS: Final = 128
 """Shorter prefixes are decoded faster than the file is worth: a few ms against its bytes on disk."""
 
 BEING_STORED: Final = "; being stored"
-_N_CLAIMS: Final = 3
+_N_WAITS: Final = 3
+"""How often a process that was waited for may fail before the prompt is read here after all."""
 
 
 def never() -> bool:
@@ -50,6 +53,7 @@ class Prefilled:
         restore_s: time to look up, verify and restore.
         prefill_s: time to decode.
         snapshot: what the store did.
+        restored_bytes: length of the snapshot that was restored.
         unsaved: what is to be saved once the answer has begun, the shortest prefix first.
         release: called when all of it is saved, or will not be: others may wait for it.
     """
@@ -59,6 +63,7 @@ class Prefilled:
     restore_s: float
     prefill_s: float
     snapshot: SnapshotUse
+    restored_bytes: int = 0
     unsaved: tuple[Unsaved, ...] = ()
     release: Callable[[], None] | None = None
 
@@ -146,20 +151,18 @@ class Prefiller:
     ) -> Start:
         begun = perf_counter()
         fingerprint = self._engine.fingerprint()
+        storing.speeds.note_model(fingerprint)
         cuts = [cut for cut in prompt.cuts if cut >= self._min_tokens]
         above = [cut for cut in cuts if cut > max(shared, default=0)]
+        storing.notes += admit(self._engine, storing.store, fingerprint, prompt.tokens, above)
         start = self._restored(storing, fingerprint, prompt, above)
-        release = None
-        if start.n_tokens != prompt.n_prefix:
-            claim = storing.claim(fingerprint, prompt.tokens[: prompt.n_prefix])
-            for _ in range(_N_CLAIMS):
-                if claim.is_ours or not claim.waited(stopped):
-                    break
-                start = self._restored(storing, fingerprint, prompt, above)
-                if start.n_tokens == prompt.n_prefix:
-                    break
-                claim = storing.claim(fingerprint, prompt.tokens[: prompt.n_prefix])
-            release = claim.release
+        claim = Claim(storing.store, fingerprint, prompt.tokens[: prompt.n_prefix])
+        for _ in range(_N_WAITS):
+            if start.n_tokens == prompt.n_prefix or claim.taken():
+                break
+            if not claim.waited(storing.speeds.prompt_tokens_per_s, stopped):
+                break
+            start = self._restored(storing, fingerprint, prompt, above)
         at = start.n_tokens or self._went_back(shared)
         if not at and shared and len(above) < len(cuts):
             start = self._restored(storing, fingerprint, prompt, cuts)
@@ -167,10 +170,10 @@ class Prefiller:
         elif at and not start.n_tokens:
             reason = f"live: same prefix, {at} of {prompt.n_prefix} tokens"
             base_key = storing.store.key(fingerprint, prompt.tokens[:at])
-            start = Start(at, reason, "live", 0.0, base_key, fingerprint)
+            start = Start(at, reason, "live", 0.0, base_key, 0, fingerprint)
         keeps = frozenset() if start.code == "converted" else frozenset(c for c in cuts if c > at)
         took_s = perf_counter() - begun
-        return replace(start, restore_s=took_s, keeps=keeps, release=release)
+        return replace(start, restore_s=took_s, keeps=keeps, release=claim.release)
 
     def _went_back(self, shared: Sequence[int]) -> int:
         """Cut the memory back to the longest of these cuts that it can be cut to, or empty it."""
@@ -186,7 +189,7 @@ class Prefiller:
         self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, cuts: Sequence[int]
     ) -> Start:
         """Restore the longest of these cuts that is stored; nothing changes where none is."""
-        found = storing.find(fingerprint, prompt.tokens, cuts)
+        found = storing.find(self._engine, fingerprint, prompt.tokens, cuts)
         if not isinstance(found, Found):
             return Start(0, f"miss: {found.reason}", found.code, fingerprint=fingerprint)
         begun = perf_counter()
@@ -196,12 +199,14 @@ class Prefiller:
         except SnapshotIncompatible as err:
             reason = f"miss: {err.message}"
             return Start(0, reason, "restore_failed", fingerprint=fingerprint)
-        storing.speeds.restored(found.n_bytes, found.find_s + perf_counter() - begun)
+        storing.speeds.note_restored(found.n_bytes, found.find_s + perf_counter() - begun)
         self.held.keep(0)
         self.held.put(n, found.tier)
         part = "" if n == prompt.n_prefix else f": {n} of {prompt.n_prefix} tokens"
         reason = found.reason.replace("hit", f"hit{part}", 1)
-        return Start(n, reason, found.code, 0.0, found.key, found.mixed(fingerprint))
+        if found.code == "hit":
+            storing.writer.note(found.anchor)
+        return Start(n, reason, found.code, 0.0, found.key, found.n_bytes, found.mixed(fingerprint))
 
     def _read(self, prompt: Prompt, start: Start) -> Prefilled:
         """Decode what is missing, segment by segment, and settle the memory at every cut."""
@@ -226,13 +231,22 @@ class Prefiller:
         if release is not None and not unsaved:
             release()
             release = None
-        return Prefilled(logits, start.n_tokens, start.restore_s, took_s, use, unsaved, release)
+        return Prefilled(
+            logits,
+            start.n_tokens,
+            start.restore_s,
+            took_s,
+            use,
+            start.restored_bytes,
+            unsaved,
+            release,
+        )
 
     def _decoded(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         begun = perf_counter()
         logits: NDArray[np.float32] = self._engine.decode(tokens)[0]
         if self._storing is not None:
-            self._storing.speeds.read_prompt(len(tokens), perf_counter() - begun)
+            self._storing.speeds.note_prompt(len(tokens), perf_counter() - begun)
         return logits
 
     def _snapshot_use(self, prompt: Prompt, start: Start, settling: Settling) -> SnapshotUse:

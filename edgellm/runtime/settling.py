@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgellm.policy.snapshots import Choice
     from edgellm.runtime.live import Prompt
     from edgellm.runtime.storing import Storing
-    from edgellm.store.state import Fingerprint, PackedState
+    from edgellm.store.state import Fingerprint
 
 _ROWS_STAY: Final = frozenset({"dense", "mla"})
 """Memories whose rows never change once they are there: the last cut holds all the shorter ones."""
@@ -57,7 +57,8 @@ class Start:
         n_tokens: how many are in the memory.
         reason, code: what the store or the live memory did.
         restore_s: time that took.
-        base_key: the snapshot that holds these tokens, or "".
+        base_key: the snapshot that holds just these tokens, or "".
+        restored_bytes: length of the file they came from.
         fingerprint: under which longer ones are kept.
         keeps: the cuts that are to be kept, and those only.
         release: gives back the right to read this prompt for others.
@@ -68,6 +69,7 @@ class Start:
     code: str
     restore_s: float = 0.0
     base_key: str = ""
+    restored_bytes: int = 0
     fingerprint: Fingerprint | None = None
     keeps: frozenset[int] = frozenset()
     release: Callable[[], None] | None = None
@@ -96,7 +98,7 @@ class Settling:
         self._storing = storing if start.keeps else None
         self._prompt = prompt
         self._start = start
-        self._base_key = start.base_key
+        self._base = (start.base_key, start.n_tokens)
         self._passed: list[int] = []
         self.unsaved: list[Unsaved] = []
         self.choice: Choice | None = None
@@ -150,16 +152,20 @@ class Settling:
         self.choice = choice = storing.choose(fingerprint, state)
         if not choice.keep:
             return False
-        kept: KVState | PackedState = pack_state(state, choice.tier)
         tokens = self._prompt.tokens[:cut]
+        base_key, n_before = self._base if self._is_kept(storing, self._base[0]) else ("", 0)
+        kept = pack_state(state, choice.tier, n_before)
         is_packed = isinstance(kept, PackedState)
         if isinstance(kept, PackedState):
-            self._engine.restore(unpack_state(kept))
+            self._engine.restore(unpack_state(kept, state))
             self._held.put(cut, kept.tier)
-        base_key = "" if is_packed else self._base_key
         self.unsaved.append(Unsaved(fingerprint, tokens, kept, base_key, choice.lossless))
-        self._base_key = storing.store.key(fingerprint, tokens)
+        self._base = (storing.store.key(fingerprint, tokens), cut)
         return is_packed
+
+    def _is_kept(self, storing: Storing, key: str) -> bool:
+        """Return whether a snapshot is stored, or will be before the next one is."""
+        return bool(self.unsaved) or (bool(key) and storing.writer.knows(key))
 
     def _read_again(self, cut: int) -> None:
         """Decode everything before a cut: the memory was lost, and what was rounded with it."""

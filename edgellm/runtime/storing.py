@@ -6,18 +6,22 @@ a tier costs this model) and asks `policy/snapshots.py`.
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
+from edgellm.errors import SnapshotIncompatible, UsageError
 from edgellm.policy.snapshots import Choice, SnapshotFacts, choose, coarsest
+from edgellm.runtime.speeds import Speeds
 from edgellm.store.answers import Hit
-from edgellm.store.flight import Lease
+from edgellm.store.background import SnapshotWriter
+from edgellm.store.ledger import Ledger
+from edgellm.store.place import disk_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from edgellm.engines.base import Engine
@@ -28,14 +32,6 @@ if TYPE_CHECKING:
     from edgellm.store.state import Anchor, Fingerprint, KVState
 
 ROUNDED: Final = (Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)
-FREE_FLOOR_BYTES: Final = 256 << 20
-"""What snapshots leave free on the disk, for everything else that runs there."""
-
-SLOW_TOKENS_PER_S: Final = 50.0
-"""How fast another process is taken to read its prompt where nothing was measured."""
-
-WAIT_FACTOR: Final = 2.0
-WAIT_MORE_S: Final = 1.0
 
 
 def open_store(options: SessionOptions) -> SnapshotStore | None:
@@ -52,7 +48,32 @@ def open_store(options: SessionOptions) -> SnapshotStore | None:
     if options.snapshot is Tier.OFF:
         return None
     root = snapshots_dir()
-    return SnapshotStore(root, key=open_key(options.snapshot_key, root))
+    return SnapshotStore(
+        root, key=open_key(options.snapshot_key, root), cap_bytes=options.snapshot_cap_bytes
+    )
+
+
+def make_storing(store: SnapshotStore, options: SessionOptions) -> Storing:
+    """Return how a session with these options uses its store.
+
+    Raises:
+        UsageError: loss is allowed for a tier that was chosen already.
+    """
+    from edgellm.paths import cache_dir
+    from edgellm.runtime.loss import LossBook
+
+    if options.snapshot_loss > 0 and options.snapshot is not Tier.AUTO:
+        raise UsageError(
+            f"snapshot_loss is for snapshot=auto, not {options.snapshot.value}",
+            hint="a tier that was chosen says itself what it costs",
+        )
+    return Storing(
+        store,
+        tier=options.snapshot,
+        loss=options.snapshot_loss,
+        losses=LossBook(cache_dir() / "losses") if options.snapshot_loss > 0 else None,
+        speeds=Speeds(Ledger(store.root)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +105,6 @@ class Found:
         return replace(now, soft=tuple(sorted(soft.items())))
 
 
-class Speeds:
-    """What was measured in this process: amounts and seconds, summed up."""
-
-    def __init__(self) -> None:
-        self._prompt = (0, 0.0)
-        self._restore = (0, 0.0)
-
-    def read_prompt(self, n_tokens: int, seconds: float) -> None:
-        """Add one decode call of a prompt."""
-        self._prompt = (self._prompt[0] + n_tokens, self._prompt[1] + seconds)
-
-    def restored(self, n_bytes: int, seconds: float) -> None:
-        """Add one restore, from the look-up on."""
-        self._restore = (self._restore[0] + n_bytes, self._restore[1] + seconds)
-
-    @property
-    def prompt_tokens_per_s(self) -> float | None:
-        """How fast the model reads, or None when nothing was read."""
-        return per_s(*self._prompt)
-
-    @property
-    def restore_bytes_per_s(self) -> float | None:
-        """How fast snapshots are restored, or None when none was."""
-        return per_s(*self._restore)
-
-
 class Storing:
     """One session's use of the store.
 
@@ -118,7 +113,12 @@ class Storing:
         tier: how they are kept, and the coarsest that is read; `auto` decides by what is measured.
         loss: the mean KL divergence that `auto` may cost, in nats.
         losses: where measured losses are kept.
-        written: bytes written in this process, and the seconds they took.
+        speeds: what was measured, in this process and before.
+
+    Attributes:
+        store, speeds: as given.
+        writer: saves states in the background.
+        notes: what the user is to be told; whoever tells it takes it out.
     """
 
     def __init__(
@@ -128,15 +128,15 @@ class Storing:
         tier: Tier = Tier.AUTO,
         loss: float = 0.0,
         losses: LossBook | None = None,
-        written: Callable[[], tuple[int, float]] = lambda: (0, 0.0),
+        speeds: Speeds | None = None,
     ) -> None:
         self.store = store
-        self.speeds = Speeds()
+        self.speeds = speeds or Speeds()
+        self.writer = SnapshotWriter(store, self.speeds.note_saved)
         self.notes: list[str] = []
         self._asked = tier
         self._loss = loss
         self._losses = losses
-        self._written = written
 
     @property
     def allows_loss(self) -> bool:
@@ -174,21 +174,29 @@ class Storing:
         return True
 
     def find(
-        self, fingerprint: Fingerprint, tokens: Sequence[int], cuts: Sequence[int]
+        self, engine: Engine, fingerprint: Fingerprint, tokens: Sequence[int], cuts: Sequence[int]
     ) -> Found | Miss:
-        """Return the longest of these prefixes that is stored, or why the longest is not."""
+        """Return the longest of these prefixes that is stored, or why the longest is not.
+
+        A state made under other settings is taken where loss is allowed, and after all others.
+        """
         begun = perf_counter()
         tier = self.tier(fingerprint)
-        found = self.store.longest(fingerprint, tokens, cuts, tier)
+        found = self.store.longest(fingerprint, tokens, cuts, tier, landing=engine.landing)
         if isinstance(found, Hit):
             changed = "; ".join(found.soft_changes)
             reason = f"hit, rounding may differ ({changed})" if changed else "hit"
             return _found(found, found.state, reason, "hit", perf_counter() - begun)
+        if not self.allows_loss:
+            return found
+        for source in engine.relatives():
+            other = self.store.longest(source, tokens, cuts, tier)
+            if isinstance(other, Hit):
+                with suppress(SnapshotIncompatible, MemoryError):
+                    state = engine.adapt(other.state, source)
+                    reason = f"converted from {_named(source, fingerprint)}: rounding differs"
+                    return _found(other, state, reason, "converted", perf_counter() - begun)
         return found
-
-    def claim(self, fingerprint: Fingerprint, tokens: Sequence[int]) -> Claim:
-        """Ask for the right to read a prefix for all processes that miss it."""
-        return Claim(self, fingerprint, tokens)
 
     def choose(self, fingerprint: Fingerprint, state: KVState) -> Choice:
         """Decide how a state is kept, and whether it is worth it."""
@@ -199,7 +207,7 @@ class Storing:
                 n_tokens=state.n_tokens,
                 state_bytes=bytes_of(state),
                 prefill_tokens_per_s=self.speeds.prompt_tokens_per_s,
-                write_bytes_per_s=per_s(*self._written()),
+                write_bytes_per_s=self.speeds.save_bytes_per_s,
                 read_bytes_per_s=self.speeds.restore_bytes_per_s,
                 free_bytes=free_bytes(self.store.root),
                 loss_allowed=self._loss,
@@ -213,34 +221,6 @@ class Storing:
         return self._losses.get(fingerprint)
 
 
-class Claim:
-    """Who reads a prefix: this process, or another one that can be waited for."""
-
-    def __init__(self, storing: Storing, fingerprint: Fingerprint, tokens: Sequence[int]) -> None:
-        self._storing = storing
-        self._fingerprint = fingerprint
-        self._tokens = tokens
-        lease = getattr(storing.store, "lease", None)
-        self._lease: Lease | None = lease(fingerprint, tokens) if lease else Lease()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process reads it."""
-        return self._lease is not None
-
-    def waited(self, stopped: Callable[[], bool]) -> bool:
-        """Wait for the other process; return True when it is done, False when it takes too long."""
-        speed = self._storing.speeds.prompt_tokens_per_s or SLOW_TOKENS_PER_S
-        wait_s = WAIT_FACTOR * len(self._tokens) / speed + WAIT_MORE_S
-        wait = getattr(self._storing.store, "await_other", None)
-        return bool(wait and wait(self._fingerprint, self._tokens, wait_s, stopped))
-
-    def release(self) -> None:
-        """Let the next one in; calling it again does nothing."""
-        if self._lease is not None:
-            self._lease.release()
-
-
 def bytes_of(state: KVState) -> int:
     """Return how many bytes the rows of a state take."""
     return sum(section.rows.nbytes for part in state.parts for section in part.sections)
@@ -249,15 +229,16 @@ def bytes_of(state: KVState) -> int:
 def free_bytes(root: Path) -> int | None:
     """Return what snapshots may take of the disk below a folder, or None where nobody can say."""
     try:
-        there = next((folder for folder in (root, *root.parents) if folder.exists()), root)
-        return max(0, shutil.disk_usage(there).free - FREE_FLOOR_BYTES)
+        disk = disk_of(root)
     except OSError:
         return None
+    return disk.free_bytes - disk.floor_bytes
 
 
-def per_s(amount: float, seconds: float) -> float | None:
-    """Return amount for each second, or None where nothing was measured."""
-    return amount / seconds if amount > 0 and seconds > 0 else None
+def _named(source: Fingerprint, now: Fingerprint) -> str:
+    """Name the fields in which a fingerprint differs, with its own values."""
+    here = dict(now.hard)
+    return ", ".join(f"{name} {value}" for name, value in source.hard if here.get(name) != value)
 
 
 def _found(hit: Hit, state: KVState, reason: str, code: str, find_s: float) -> Found:

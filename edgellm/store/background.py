@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -55,28 +55,26 @@ class _Batch:
     done: Callable[[], None] | None = None
 
 
-@dataclass(slots=True)
-class _Written:
-    """What a writer has written so far: bytes, the seconds they took, and what may be leant on."""
-
-    n_bytes: int = 0
-    seconds: float = 0.0
-    anchors: dict[str, Anchor] = field(default_factory=dict)
-
-
 class SnapshotWriter:
     """Saves states of one store in a daemon thread, started by the first of them.
 
     An interpreter that ends in the middle of a write leaves a temporary file, never a snapshot.
+
+    Args:
+        store: where they go.
+        on_saved: called in the thread with the bytes of each file and the seconds it took.
     """
 
-    def __init__(self, store: SnapshotStore) -> None:
+    def __init__(
+        self, store: SnapshotStore, on_saved: Callable[[int, float], None] | None = None
+    ) -> None:
         self._store = store
+        self._on_saved = on_saved
         self._changed = threading.Condition()
         self._batches: deque[_Batch] = deque()
         self._closed = False
         self._outcomes: list[Saved | Skipped] = []
-        self._written = _Written()
+        self._anchors: dict[str, Anchor] = {}
         self._thread: threading.Thread | None = None
 
     @property
@@ -95,21 +93,20 @@ class SnapshotWriter:
         """Whether the state done with last could not be saved."""
         return any(isinstance(o, Skipped) and o.failed for o in self.outcomes[-1:])
 
-    @property
-    def speed(self) -> tuple[int, float]:
-        """Bytes written so far, and the seconds that took."""
-        with self._changed:
-            return self._written.n_bytes, self._written.seconds
-
     def settle(self, timeout_s: float) -> bool:
         """Wait for all states in hand; return True when they are done with."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._batches, timeout_s)
 
+    def knows(self, key: str) -> bool:
+        """Return whether a snapshot is stored that others may lean on."""
+        with self._changed:
+            return key in self._anchors
+
     def note(self, anchor: Anchor) -> None:
         """Remember a stored snapshot, so that later ones may lean on it."""
         with self._changed:
-            self._written.anchors[anchor.key] = anchor
+            self._anchors[anchor.key] = anchor
 
     def submit(
         self,
@@ -194,7 +191,7 @@ class SnapshotWriter:
 
     def _save(self, given: Unsaved) -> None:
         with self._changed:
-            base = self._written.anchors.get(given.base_key)
+            base = self._anchors.get(given.base_key)
         started = perf_counter()
         outcome = self._store.save(
             given.fingerprint,
@@ -208,7 +205,6 @@ class SnapshotWriter:
         with self._changed:
             self._outcomes.append(outcome)
             if outcome.anchor is not None:
-                self._written.anchors[outcome.anchor.key] = outcome.anchor
-            if isinstance(outcome, Saved):
-                self._written.n_bytes += outcome.n_bytes
-                self._written.seconds += seconds
+                self._anchors[outcome.anchor.key] = outcome.anchor
+        if isinstance(outcome, Saved) and self._on_saved is not None:
+            self._on_saved(outcome.n_bytes, seconds)

@@ -28,7 +28,7 @@ def _engine(script: str = "Yes.", **options: Any) -> ScriptedEngine:
     return engine
 
 
-@pytest.fixture(params=["dense", "window"])
+@pytest.fixture(params=["dense", "window", "hybrid"])
 def memory(request: pytest.FixtureRequest) -> str:
     """Name a kind of memory."""
     return str(request.param)
@@ -150,3 +150,25 @@ def test_a_damaged_snapshot_is_not_exported(tmp_path: Path, memory: str):
     entries[0].path.write_bytes(content)
     with pytest.raises(SnapshotError, match="corrupt"):
         export_from(_engine(memory=memory), store, entries, tmp_path / "p")
+
+
+def test_a_session_admits_what_it_needs(
+    tmp_path: Path, start: Any, ask: Any, written: Any, store: SnapshotStore
+):
+    """The first answer after an import rests on it, and says what a cold one says."""
+    request = ask("Who are you?", max_tokens=8)
+    cold, _ = start(store=store)
+    expected = cold.generate(request).text
+    written(cold)
+    entries = sorted(store.entries(), key=lambda entry: entry.n_tokens)
+    engine = ScriptedEngine("Yes, so it is.")
+    engine.reserve(1024)
+    export_from(engine, store, entries, tmp_path / "pack")
+    other = SnapshotStore(tmp_path / "other")
+    add_pack(other.files, tmp_path / "pack", [], allow_unsigned=True)
+    for _ in range(2):
+        warm, _ = start(store=other)
+        done = warm.generate(request)
+        assert ("hit", expected) == (done.snapshot.code, done.text)
+        assert done.usage.reused_tokens > 128
+    assert not Imports(other.files).root.exists() or [] == list(Imports(other.files).packs())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -106,9 +108,13 @@ def test_a_closed_writer_takes_nothing_and_an_unused_one_closes(
 
 def test_a_failure_is_kept_and_can_be_waited_for(tmp_path: Path, snapshot_files: Any):
     """The first thing that went wrong; a state that was only dropped is none."""
-    (tmp_path / "store").write_text("in the way")
     gate = Gate()
-    writer = SnapshotWriter(SnapshotStore(tmp_path / "store", fault=gate))
+
+    def fault(step: str, path: str) -> None:
+        gate(step, path)
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    writer = SnapshotWriter(SnapshotStore(tmp_path, fault=fault))
     assert writer.settle(0)
     for n in (12, 5):
         writer.submit([unsaved(snapshot_files, TOKENS[:n], snapshot_files.state(n))])
@@ -117,7 +123,7 @@ def test_a_failure_is_kept_and_can_be_waited_for(tmp_path: Path, snapshot_files:
     gate.opened.set()
     assert writer.settle(30)
     assert writer.failure.startswith("cannot write: ")
-    assert writer.failure.endswith(f" in {tmp_path / 'store'}")
+    assert writer.failure.endswith(f" in {tmp_path}")
 
 
 def test_a_wrong_token_is_told_to_the_caller(tmp_path: Path, snapshot_files: Any):
@@ -153,7 +159,8 @@ def test_a_batch_is_written_in_order_each_on_the_one_before(tmp_path: Path, snap
             return super().save(fingerprint, tokens, state, base=base, **how)
 
     store = Watching(tmp_path)
-    writer = SnapshotWriter(store)
+    told: list[tuple[int, float]] = []
+    writer = SnapshotWriter(store, lambda n_bytes, seconds: told.append((n_bytes, seconds)))
     keys = [store.key(snapshot_files.FINGERPRINT, TOKENS[:n]) for n in (4, 8)]
     batch = [
         unsaved(snapshot_files, TOKENS[:4], snapshot_files.state(4), base_key="gone"),
@@ -165,9 +172,10 @@ def test_a_batch_is_written_in_order_each_on_the_one_before(tmp_path: Path, snap
     assert isinstance(first, Saved)
     assert isinstance(second, Saved)
     assert seen == [(4, None), (8, first.anchor)]
-    n_bytes, seconds = writer.speed
-    assert n_bytes == first.n_bytes + second.n_bytes
-    assert seconds > 0
+    assert [n_bytes for n_bytes, _ in told] == [first.n_bytes, second.n_bytes]
+    assert all(seconds > 0 for _, seconds in told)
+    assert writer.knows(keys[0])
+    assert not writer.knows("gone")
 
     other = SnapshotWriter(store)
     other.note(second.anchor)
