@@ -20,12 +20,12 @@ from edgellm.errors import EXIT_INTERRUPTED, EdgeLLMError, UsageError
 if TYPE_CHECKING:
     from edgellm.cli.answer import Status
     from edgellm.cli.lines import Lines
-    from edgellm.core import Done
+    from edgellm.core import Done, Tools
     from edgellm.runtime.session import Session
 
 EXAMPLES: Final = """
 edgellm chat model.gguf --system "You answer in one sentence"
-edgellm chat model.gguf --system-file rules.txt --stats
+edgellm chat model.gguf --system-file rules.txt --prefix-file AGENTS.md --stats
 printf 'Name a river\\nAnd another\\n' | edgellm chat model.gguf
 """
 
@@ -57,12 +57,19 @@ class Conversation:
     """What was said so far; a turn without an answer leaves no trace."""
 
     system: str | None = None
+    documents: tuple[str, ...] = ()
     turns: list[Message] = field(default_factory=list)
 
     def asking(self, text: str) -> tuple[Message, ...]:
         """Return the messages of a request that asks `text` next."""
-        head = [] if self.system is None else [Message("system", self.system)]
-        return (*head, *self.turns, Message("user", text))
+        from edgellm.prompt.documents import system_message
+
+        head = system_message(self.system, self.documents)
+        return (*([] if head is None else [head]), *self.turns, Message("user", text))
+
+    def anew(self, system: str | None) -> Conversation:
+        """Return one that has not begun, with the same documents."""
+        return Conversation(system, self.documents)
 
     def answered(self, text: str, answer: str) -> None:
         """Keep a turn and its answer, whole or cut short."""
@@ -79,14 +86,16 @@ class Chat:
         lines: Lines,
         options: AnswerOptions,
         *,
-        system: str | None = None,
+        talk: Conversation,
+        tools: Tools = (),
         status: Status,
     ) -> None:
         self._session = session
         self._lines = lines
         self._options = options
         self._status = status
-        self._talk = Conversation(system=system)
+        self._talk = talk
+        self._tools = tools
         self._done: Done | None = None
         self._first_age_s: float | None = None
 
@@ -144,7 +153,7 @@ class Chat:
         from edgellm.cli.stats import process_age_s
         from edgellm.core import Failure
 
-        request = self._options.request(self._talk.asking(text))
+        request = self._options.request(self._talk.asking(text), self._tools)
         printer = FirstToken(render.printer(as_json=self._options.json), process_age_s)
         last = stream_answer(self._session, request, printer, self._status)
         if isinstance(last, Failure):
@@ -167,9 +176,9 @@ class Chat:
         if name in ("help", "?"):
             render.write_err(HELP)
         elif name == "clear":
-            self._talk = Conversation(system=self._talk.system)
+            self._talk = self._talk.anew(self._talk.system)
         elif name == "system" and rest:
-            self._talk = Conversation(system=rest)
+            self._talk = self._talk.anew(rest)
         elif name == "system":
             render.write_err(f"{self._talk.system or '(no system prompt)'}\n")
         elif name == "stats":
@@ -217,12 +226,13 @@ def chat_with(model: Path, options: AnswerOptions) -> int:
     lines: Lines = TerminalLines(history) if typed else PipedLines(sys.stdin.buffer)
     status = Status(quiet=options.json)
     # Wrong flags and files are told before the model is read.
-    system, settings = options.system_text(), options.session_options()
-    options.request((Message("user", "?"),))
+    talk, tools = Conversation(options.system_text(), options.documents()), options.tool_list()
+    settings = options.session_options()
+    options.request((Message("user", "?"),), tools)
     try:
         with open_model(model, settings, status) as session:
             if lines.interactive:
                 status.note(f"{session.model.name}: /help lists the commands, /bye leaves")
-            return Chat(session, lines, options, system=system, status=status).loop()
+            return Chat(session, lines, options, talk=talk, tools=tools, status=status).loop()
     finally:
         lines.close()

@@ -7,14 +7,17 @@ that a file and the same text on the command line make the same tokens.
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from typing import TYPE_CHECKING, BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
 from edgellm.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from edgellm.core import Tools
 
 MAX_TEXT_BYTES: Final = 16 << 20
 STDIN_NAME: Final = "-"
@@ -67,6 +70,40 @@ def read_text(path: Path) -> str:
         return _read_stdin(sys.stdin)
     with path.open("rb") as file:
         return decode_text(_read_capped(file), str(path))
+
+
+def read_tools(path: Path) -> Tools:
+    """Read a JSON file with a list of tools, each an object.
+
+    Raises:
+        UsageError: it is none, or a key stands twice in an object; says where.
+        OSError: it cannot be read.
+    """
+    try:
+        value = json.loads(read_text(path), object_pairs_hook=_object)
+    except json.JSONDecodeError as err:
+        raise UsageError(
+            f"{path}: not JSON at line {err.lineno}, column {err.colno} ({err.msg})",
+            hint='give a list of tools: [{"type": "function", "function": {...}}]',
+        ) from err
+    except (ValueError, RecursionError) as err:
+        raise UsageError(f"{path}: {err}") from err
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise UsageError(
+            f"{path}: no list of objects",
+            hint='give a list of tools: [{"type": "function", "function": {...}}]',
+        )
+    return tuple(value)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; of a key that stands twice nobody can say which is meant."""
+    value: dict[str, Any] = {}
+    for key, item in pairs:
+        if key in value:
+            raise ValueError(f"the key {key!r} stands twice in one object")
+        value[key] = item
+    return value
 
 
 def one_prompt(

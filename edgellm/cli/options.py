@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 from typer import Option
 
 from edgellm.cli.flags import INT_MAX, gpu_layers, lora_adapters, with_options
-from edgellm.cli.inputs import one_of, read_text, whole_text
+from edgellm.cli.inputs import STDIN_NAME, one_of, read_text, read_tools, whole_text
 from edgellm.cli.variables import OFFLINE_VARIABLE, offline_variable
 from edgellm.core import Mode, Request, Sampling, Tier
 from edgellm.errors import UsageError
 
 if TYPE_CHECKING:
-    from edgellm.core import Message
+    from edgellm.core import Message, Tools
     from edgellm.runtime.session import SessionOptions
 
 _PLAIN: Final = Sampling()
@@ -63,6 +63,19 @@ class AnswerOptions:
             metavar="FILE",
             help="The same from a file, UTF-8; its final line end goes.",
         ),
+    ] = None
+    prefix_file: Annotated[
+        list[Path] | None,
+        Option(
+            "--prefix-file",
+            metavar="FILE",
+            help="A document behind the system prompt; repeatable. Those before the first that changes "
+            "are reused.",
+        ),
+    ] = None
+    tools: Annotated[
+        Path | None,
+        Option("--tools", metavar="FILE", help="JSON list of tools for the chat template."),
     ] = None
     max_tokens: Annotated[
         int | None,
@@ -180,25 +193,48 @@ class AnswerOptions:
             mode=Mode.OFFLINE if offline_variable(os.environ) else self.mode,
         )
 
-    def system_text(self) -> str | None:
-        """Return the system prompt, or None.
+    def system_message(self) -> Message | None:
+        """Return the system prompt with its documents, or None.
 
         Raises:
-            UsageError: both flags are given, or the text is not UTF-8.
-            OSError: the file cannot be read.
+            UsageError: both flags of the prompt are given, or a text is not UTF-8.
+            OSError: a file cannot be read.
         """
+        from edgellm.prompt.documents import system_message
+
+        return system_message(self.system_text(), self.documents())
+
+    def system_text(self) -> str | None:
+        """Return the system prompt without documents, or None; raises as `system_message`."""
         one_of({"--system": self.system, "--system-file": self.system_file})
         if self.system_file is not None:
             return read_text(self.system_file)
         return None if self.system is None else whole_text(self.system, "--system")
 
-    def request(self, messages: tuple[Message, ...]) -> Request:
+    def documents(self) -> tuple[str, ...]:
+        """Return what follows the system prompt; raises as `system_message`."""
+        files = self.prefix_file or []
+        if [str(file) for file in (self.system_file, *files)].count(STDIN_NAME) > 1:
+            raise UsageError("stdin is named twice", hint="read one of the texts from a file")
+        return tuple(map(read_text, files))
+
+    def tool_list(self) -> Tools:
+        """Return the tools.
+
+        Raises:
+            UsageError: the file is no JSON list of objects; says where.
+            OSError: it cannot be read.
+        """
+        return () if self.tools is None else read_tools(self.tools)
+
+    def request(self, messages: tuple[Message, ...], tools: Tools = ()) -> Request:
         """Return the request for a conversation.
 
         Raises:
-            UsageError: a sampling flag is out of its range.
+            UsageError: a sampling flag is out of its range, or a tool is not JSON.
         """
         return Request(
+            tools=tools,
             messages=messages,
             max_tokens=self.max_tokens,
             stop=tuple(whole_text(text, "--stop") for text in self.stop or ()),

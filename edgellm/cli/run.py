@@ -14,6 +14,7 @@ from edgellm.errors import EXIT_INTERRUPTED
 EXAMPLES: Final = """
 edgellm run model.gguf "Name three rivers"
 edgellm run model.gguf --system-file rules.txt --prompt-file - < question.txt
+edgellm run model.gguf "What changed?" --system-file rules.txt --prefix-file AGENTS.md --prefix-file log.md
 edgellm run model.gguf -p "Sum up" --temperature 0 -n 200 --stats
 edgellm run model.gguf "As data, please" --json
 """
@@ -60,9 +61,9 @@ def answer_once(model: Path, prompt: str, options: AnswerOptions) -> int:
     from edgellm.cli.stats import print_stats, process_age_s
     from edgellm.core import Failure, Message
 
-    system = options.system_text()
-    messages = [Message("system", system)] if system is not None else []
-    request = options.request((*messages, Message("user", prompt)))
+    system = options.system_message()
+    messages = [] if system is None else [system]
+    request = options.request((*messages, Message("user", prompt)), options.tool_list())
     printer = FirstToken(render.printer(as_json=options.json), process_age_s)
     status = Status(quiet=options.json)
     with open_model(model, options.session_options(), status) as session:
