@@ -67,12 +67,10 @@ def system_messages(options: AnswerOptions) -> tuple[Message, ...]:
         UsageError: there is no system prompt.
         OSError: a file cannot be read.
     """
-    from edgellm.core import Message
-
-    system = options.system_text()
+    system = options.system_message()
     if system is None:
         raise UsageError("no system prompt", hint="give --system-file FILE or --system TEXT")
-    return (Message("system", system),)
+    return (system,)
 
 
 def plain(found: Why) -> dict[str, Any]:
