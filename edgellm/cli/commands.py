@@ -22,8 +22,10 @@ from edgellm.cli import (
     render,
     run,
     snapshots,
+    snapshots_pack,
     snapshots_prune,
     snapshots_purge,
+    snapshots_warm,
     snapshots_why,
     streams,
     totals,
@@ -98,6 +100,10 @@ _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] 
     (app, "completion", completion.completion, completion.EXAMPLES),
     (_snapshots, "ls", snapshots.ls, snapshots.LS_EXAMPLES),
     (_snapshots, "why", snapshots_why.why, snapshots_why.EXAMPLES),
+    (_snapshots, "warm", snapshots_warm.warm, snapshots_warm.EXAMPLES),
+    (_snapshots, "keygen", snapshots_pack.keygen, snapshots_pack.KEYGEN_EXAMPLES),
+    (_snapshots, "export", snapshots_pack.export, snapshots_pack.EXPORT_EXAMPLES),
+    (_snapshots, "import", snapshots_pack.import_, snapshots_pack.IMPORT_EXAMPLES),
     (_snapshots, "check", snapshots.check, snapshots.CHECK_EXAMPLES),
     (_snapshots, "rm", snapshots.rm, snapshots.RM_EXAMPLES),
     (_snapshots, "prune", snapshots_prune.prune, snapshots_prune.EXAMPLES),
@@ -126,7 +132,7 @@ def _root(
 
 @_snapshots.callback()
 def _snapshots_root(context: typer.Context) -> None:
-    """See, check, explain and remove the states kept after system prompts."""
+    """See, explain, warm, ship, check and remove the states kept after system prompts."""
     _help_if_bare(context)
 
 

@@ -38,23 +38,44 @@ edgellm snapshots rm --all --yes
 FIX_HINT: Final = "run `edgellm snapshots check --fix`"
 _SHOWN_KEY: Final = 12
 
+Encrypt = Annotated[
+    str | None,
+    typer.Option(
+        "--snapshot-encrypt",
+        metavar="keyring|file:PATH",
+        help="Where the key of an encrypted store is, as for run.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 
 
-def ls(*, as_json: AsJson = False) -> None:
-    """List the snapshots: key, tokens, size, age, tier and model."""
-    from edgellm.cli import render
+def ls(*, encrypt: Encrypt = None, as_json: AsJson = False) -> None:
+    """List the snapshots: key, tokens, size, ages, tier, what they lean on, and model.
 
-    entries = sorted(open_store().entries(), key=lambda entry: entry.created_s, reverse=True)
+    A snapshot that leans on another one keeps only what comes after it: its size is that alone.
+    Snapshots of an imported pack stand here from their first use on.
+    """
+    from edgellm.cli import render
+    from edgellm.store.imports import Imports
+
+    store = open_store(encrypt)
+    entries = sorted(store.entries(), key=lambda entry: entry.created_s, reverse=True)
+    packs = list(Imports(store.files).packs())
     if as_json:
         for entry in entries:
             render.json_line({"type": "snapshot", **_plain(entry)})
+        for name, _, n_waiting in packs:
+            render.json_line({"type": "imported", "pack": name, "n_waiting": n_waiting})
         return
-    if not entries:
+    if entries:
+        heading = ("KEY", "TOKENS", "SIZE", "CREATED", "USED", "BASE", "TIER", "MODEL")
+        render.table([heading, *(_row(entry) for entry in entries)])
+    for _, manifest, n_waiting in packs:
+        render.write_err(
+            f"imported for {manifest.field('name')}, waiting for the first use: {n_waiting}\n"
+        )
+    if not entries and not packs:
         render.write_err("no snapshots\n")
-        return
-    heading = ("KEY", "TOKENS", "SIZE", "CREATED", "TIER", "MODEL")
-    render.table([heading, *(_row(entry) for entry in entries)])
 
 
 def check(
@@ -62,12 +83,13 @@ def check(
     fix: Annotated[
         bool, typer.Option("--fix", help="Remove what cannot be used, close what others can read.")
     ] = False,
+    encrypt: Encrypt = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify every snapshot; exits 1 if a problem remains."""
     from edgellm.cli import render
 
-    findings = open_store().check(fix=fix)
+    findings = open_store(encrypt).check(fix=fix)
     for finding in findings:
         if as_json:
             render.json_line(
@@ -96,21 +118,25 @@ def rm(
     *,
     every: Annotated[bool, typer.Option("--all", help="Remove all snapshots.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    encrypt: Encrypt = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove snapshots; the next run makes them again."""
     from edgellm.cli import render
+    from edgellm.store.imports import Imports
 
     if every == bool(keys):
         raise UsageError("give keys or --all", hint="`edgellm snapshots ls` shows the keys")
-    store = open_store()
+    store = open_store(encrypt)
     entries = tuple(store.entries())
+    imports = Imports(store.files)
     chosen = None if every else full_keys(keys or (), [entry.key for entry in entries])
     n = len(entries) if chosen is None else len(chosen)
+    n += sum(n_waiting for _, _, n_waiting in imports.packs()) if every else 0
     if n and not yes and not _confirmed(n):
         render.write_err("nothing was removed\n")
         raise typer.Exit(EXIT_FAILURE)
-    removed = store.remove(chosen)
+    removed = store.remove(chosen) + (imports.remove_all() if every else 0)
     with contextlib.suppress(render.StdoutClosed):  # they are gone, whether it is read or not
         if as_json:
             render.json_line({"type": "removed", "n": removed})
@@ -134,14 +160,18 @@ def full_keys(starts: Sequence[str], known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def open_store() -> SnapshotStore:
-    """Return the store of this machine's user."""
+def open_store(encrypt: str | None = None) -> SnapshotStore:
+    """Return the store of this machine's user.
+
+    Args:
+        encrypt: where its key is, as `--snapshot-encrypt` says; None leaves it to the environment.
+    """
     from edgellm.paths import snapshots_dir
     from edgellm.store.key_sources import open_key
     from edgellm.store.snapshots import SnapshotStore
 
     root = snapshots_dir()
-    return SnapshotStore(root, key=open_key(None, root))
+    return SnapshotStore(root, key=open_key(encrypt, root))
 
 
 def _done(finding: Finding) -> str:
@@ -155,8 +185,26 @@ def _row(entry: SnapshotInfo) -> tuple[str, ...]:
     size = format_bytes(entry.n_bytes)
     # Two files of one name differ in the hash of their content.
     model = f"{entry.field('name')} {entry.field('model')[:_SHOWN_KEY]}".strip()
-    made = day(entry.created_s)
-    return (entry.key[:_SHOWN_KEY], str(entry.n_tokens), size, made, entry.tier.value, model)
+    own = "" if entry.parent is None else f" (+{entry.n_tokens - entry.parent.n_tokens})"
+    base = "-" if entry.parent is None else entry.parent.key[:_SHOWN_KEY]
+    return (
+        entry.key[:_SHOWN_KEY],
+        f"{entry.n_tokens}{own}",
+        size,
+        day(entry.created_s),
+        day(used_s(entry)),
+        base,
+        entry.tier.value,
+        model,
+    )
+
+
+def used_s(entry: SnapshotInfo) -> int:
+    """Return when a snapshot was used last, Unix seconds: each use sets its file's time."""
+    try:
+        return max(entry.created_s, int(entry.path.lstat().st_mtime))
+    except OSError:  # evicted meanwhile
+        return entry.created_s
 
 
 def day(unix_s: int) -> str:
@@ -176,6 +224,8 @@ def _plain(entry: SnapshotInfo) -> dict[str, Any]:
         "n_tokens": entry.n_tokens,
         "n_bytes": entry.n_bytes,
         "created_s": entry.created_s,
+        "used_s": used_s(entry),
+        "leans_on": None if entry.parent is None else entry.parent.key,
         "tier": entry.tier.value,
         "fields": dict(entry.fields),
     }

@@ -25,7 +25,7 @@ KEY_FLAGS: Final = frozenset(
     {
         *("system", "system_file", "prefix_file", "tools"),
         *("lora", "kv_type", "flash_attn", "gpu_layers", "threads", "batch"),
-        *("chat_template", "snapshot", "snapshot_loss", "snapshot_key", "json"),
+        *("chat_template", "snapshot", "snapshot_loss", "snapshot_encrypt", "json"),
     }
 )
 """The flags of `run` that say which snapshot is looked for, or whether it serves."""
@@ -44,10 +44,11 @@ def why(model: ModelArgument, *, options: AnswerOptions) -> None:
     from edgellm.runtime.why import why as explained
 
     session_options, messages = options.session_options(), system_messages(options)
+    store = open_store(options.snapshot_encrypt)
     status = Status(quiet=options.json)
     status.show(f"looking at {model.name}")
     try:
-        found = explained(model, session_options, messages, open_store())
+        found = explained(model, session_options, messages, store, tools=options.tool_list())
     finally:
         status.show("")
     if options.json:

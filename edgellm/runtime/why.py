@@ -7,6 +7,7 @@ Texts are for the user's own terminal; none is logged.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from edgellm.core import Tools
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Prompt
     from edgellm.runtime.session import SessionOptions
@@ -102,6 +104,7 @@ def why(
     messages: Sequence[Message],
     store: SnapshotStore,
     *,
+    tools: Tools = (),
     clock: Callable[[], datetime] = datetime.now,
 ) -> Why:
     """Say what the store has for a conversation's prefix, as a run with these options would ask.
@@ -111,6 +114,7 @@ def why(
         options: how a run would open it.
         messages: the system messages; a question is put behind them.
         store: where snapshots lie.
+        tools: what the model may call.
         clock: the time that templates see.
 
     Raises:
@@ -123,7 +127,7 @@ def why(
     engine = LlamaCppEngine(path, replace(options.engine, repack=False))
     try:
         engine.reserve(1)
-        return Doctor(engine, store, options, clock=clock).look(messages)
+        return Doctor(engine, store, options, clock=clock).look(messages, tools)
     finally:
         engine.close()
 
@@ -155,26 +159,27 @@ class Doctor:
         self._min_tokens = min_tokens
         self._prompting = Prompting(engine, options.chat_template, clock=clock, keeps_prefixes=True)
 
-    def prompt(self, messages: Sequence[Message]) -> Prompt:
+    def prompt(self, messages: Sequence[Message], tools: Tools = ()) -> Prompt:
         """Return the prompt of these system messages and some question.
 
         Raises:
             TemplateError: the template failed or refused the messages.
         """
-        return self._prompting.prompt([*messages, Message("user", _QUESTION)], None)
+        return self._prompting.prompt([*messages, Message("user", _QUESTION)], None, tools)
 
-    def look(self, messages: Sequence[Message]) -> Why:
+    def look(self, messages: Sequence[Message], tools: Tools = ()) -> Why:
         """Explain the prefix of these system messages.
 
         Raises:
             TemplateError: the template failed or refused the messages.
         """
-        prompt = self.prompt(messages)
-        found = self._explained(prompt, "\n".join(message.content for message in messages))
+        prompt = self.prompt(messages, tools)
+        content = "\n".join(message.content for message in messages)
+        found = self._explained(prompt, content, tool_names(tools))
         notes, self._prompting.notes = tuple(self._prompting.notes), []
         return replace(found, notes=notes)
 
-    def _explained(self, prompt: Prompt, content: str) -> Why:
+    def _explained(self, prompt: Prompt, content: str, called: Sequence[str]) -> Why:
         block = self._engine.snapshot_block()
         if self._tier is Tier.OFF or block:
             return self._refused("off", f"snapshots are off: {block or 'asked'}", prompt)
@@ -196,7 +201,7 @@ class Doctor:
                 f"{prompt.n_prefix} tokens are fewer than the {self._min_tokens} that are kept"
             )
             return self._refused("too_short", message, prompt)
-        return self._miss(*first, prompt, content)
+        return self._miss(*first, prompt, content, called)
 
     def _refused(self, code: str, message: str, prompt: Prompt) -> Why:
         """Describe what the session does not ask the store for."""
@@ -228,7 +233,12 @@ class Doctor:
         )
 
     def _miss(
-        self, found: Explanation, prefix: tuple[int, ...], prompt: Prompt, content: str
+        self,
+        found: Explanation,
+        prefix: tuple[int, ...],
+        prompt: Prompt,
+        content: str,
+        called: Sequence[str],
     ) -> Why:
         near = found.near
         missed = Why(found.code, "", "", "", found.path.stem, str(found.path), len(prefix))
@@ -245,7 +255,7 @@ class Doctor:
             cause = "never_stored"
             message = "for this model and these settings other prompts are stored, none like it"
         else:
-            cause, difference = self._compared(near, prefix, prompt, content)
+            cause, difference = self._compared(near, prefix, prompt, content, called)
             message = f"a prompt like it is stored, which differs from token {difference.token} on"
             missed = replace(missed, difference=difference)
         if near is not None and cause != "never_stored":
@@ -253,7 +263,12 @@ class Doctor:
         return replace(missed, cause=cause, message=message, fix=CAUSES[cause])
 
     def _compared(
-        self, near: Near, prefix: tuple[int, ...], prompt: Prompt, content: str
+        self,
+        near: Near,
+        prefix: tuple[int, ...],
+        prompt: Prompt,
+        content: str,
+        called: Sequence[str],
     ) -> tuple[str, Difference]:
         """Put two prefixes side by side: class of the difference, and where it is."""
         spell = SpelledTokens(self._vocab, self._engine.tokenize)
@@ -261,7 +276,7 @@ class Doctor:
         at = first_differing(stored, now)
         token = near.first_differing or 0
         begins = begins_otherwise(near.tokens, prefix, self._vocab.bos_id)
-        cause = "bos" if begins else text_cause(stored, now, content)
+        cause = "bos" if begins else text_cause(stored, now, content, called)
         offset = max(0, at - spell.shift(now, prompt.text))
         line, column = _place(prompt.text, content, offset)
         return cause, Difference(
@@ -274,6 +289,13 @@ class Doctor:
             stored_text=_around(stored, at),
             now_text=_around(now, at),
         )
+
+
+def tool_names(tools: Tools) -> list[str]:
+    """Return what tools are called, where they say so."""
+    found = [tool.get("function", tool) for tool in tools]
+    names = (item.get("name") for item in found if isinstance(item, Mapping))
+    return [name for name in names if isinstance(name, str) and name]
 
 
 def _place(text: str, content: str, offset: int) -> tuple[int | None, int | None]:

@@ -35,7 +35,20 @@ COMMANDS = {
     ("convert",): ["--output", "--type", "--bits", "--threads", "--force", "--dry-run", "--json"],
     ("info",): ["--json"],
     ("stats",): ["--json"],
-    ("snapshots",): ["ls", "check", "rm", "prune", "purge"],
+    ("snapshots",): [
+        *["ls", "why", "warm", "keygen", "export", "import", "check", "rm", "prune", "purge"],
+    ],
+    ("snapshots", "why"): [
+        "--system-file",
+        "--kv-type",
+        "--flash-attn",
+        "--chat-template",
+        "--json",
+    ],
+    ("snapshots", "warm"): ["--system-file", "--kv-type", "--normal-priority", "--json"],
+    ("snapshots", "keygen"): ["--output", "--json"],
+    ("snapshots", "export"): ["--model", "--output", "--sign-key", "--lora", "--json"],
+    ("snapshots", "import"): ["--trust", "--allow-unsigned", "--json"],
     ("snapshots", "prune"): ["--max", "--json"],
     ("snapshots", "ls"): ["--json"],
     ("snapshots", "check"): ["--fix", "--json"],
@@ -101,10 +114,10 @@ def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Make `edgellm snapshots ls` fail in a chosen way."""
     from edgellm.cli import snapshots
 
-    def fail() -> None:
+    def fail(_: str | None) -> None:
         raise error
 
-    monkeypatch.setattr(snapshots, "_store", fail)
+    monkeypatch.setattr(snapshots, "open_store", fail)
 
 
 @pytest.mark.parametrize(

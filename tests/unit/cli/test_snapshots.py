@@ -36,7 +36,7 @@ def test_ls_shows_the_newest_first(cli: Any, store: SnapshotStore) -> None:
     """The table has a line for each snapshot, with its size in tokens and its model."""
     result = cli("snapshots", "ls")
     heading, *rows = [line.split() for line in result.out.splitlines()]
-    assert heading == ["KEY", "TOKENS", "SIZE", "CREATED", "TIER", "MODEL"]
+    assert heading == ["KEY", "TOKENS", "SIZE", "CREATED", "USED", "BASE", "TIER", "MODEL"]
     assert [row[1] for row in rows] == ["3", "2", "1"]
     assert all(row[-2:] == ["exact", "tiny"] for row in rows)
 
