@@ -73,7 +73,10 @@ def load(
     flash_attention: str = "auto",
     lora: Sequence[str | PathLike[str] | tuple[str | PathLike[str], float]] = (),
     chat_template: str | None = None,
-    snapshot: str | Tier = Tier.EXACT,
+    snapshot: str | Tier = Tier.AUTO,
+    snapshot_loss: float = 0.0,
+    snapshot_turns: bool = False,
+    snapshot_cap_bytes: int | None = None,
     snapshot_key: str | bytes | Callable[[], bytes] | None = None,
     mode: str | Mode = Mode.PRIVATE,
     isolation: str = "none",
@@ -92,7 +95,13 @@ def load(
         lora: LoRA adapters (GGUF files), or each with its scale: `("style.gguf", 0.5)`.
         chat_template: Jinja source that replaces the model's own.
         snapshot: how the state of the system prompt is kept on disk: `exact`, rounded in fewer bytes
-            (`q8`, `q6`, `q5`, `q4`), or `off`, not at all.
+            (`q8`, `q6`, `q5`, `q4`), `off`, not at all, or `auto`, as suits model and disk without
+            changing the answer.
+        snapshot_loss: mean KL divergence in nats that `auto` may cost; it takes the fewest bytes
+            whose loss, measured once on this model, is no more.
+        snapshot_turns: keep the state after each answer too, for conversations taken up again later.
+        snapshot_cap_bytes: what all snapshots may take; None takes `EDGELLM_SNAPSHOTS_MAX`, 10 GiB,
+            or a tenth of the disk.
         snapshot_key: encrypts those files: 32 bytes, a function that returns them, `keyring` (the
             system's) or `file:PATH`; None leaves it to `EDGELLM_SNAPSHOT_ENCRYPT`.
         mode: which routes a request may take; `private` and `offline` stay on this machine.
@@ -120,6 +129,9 @@ def load(
         lora=lora,
         chat_template=chat_template,
         snapshot=snapshot,
+        snapshot_loss=snapshot_loss,
+        snapshot_turns=snapshot_turns,
+        snapshot_cap_bytes=snapshot_cap_bytes,
         snapshot_key=snapshot_key,
         mode=mode,
         isolation=isolation,

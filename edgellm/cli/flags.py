@@ -64,11 +64,13 @@ def with_options(
         only: the fields that become flags, None for all; the others keep their defaults.
     """
     hints = get_type_hints(options_class, include_extras=True)
+    own_names = options_class.__annotations__.keys()
     fields = [
         field
         for field in dataclasses.fields(cast("Any", options_class))
         if only is None or field.name in only
     ]
+    fields.sort(key=lambda field: field.name not in own_names)  # a base class's flags come last
     flags = [
         inspect.Parameter(
             field.name,

@@ -16,8 +16,9 @@ from typer import Option
 
 from edgellm.cli.flags import INT_MAX, gpu_layers, lora_adapters, with_options
 from edgellm.cli.inputs import STDIN_NAME, one_of, read_text, read_tools, whole_text
+from edgellm.cli.snapshot_options import SnapshotOptions
 from edgellm.cli.variables import OFFLINE_VARIABLE, offline_variable
-from edgellm.core import Mode, Request, Sampling, Tier
+from edgellm.core import Mode, Request, Sampling
 from edgellm.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Flash(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerOptions:
+class AnswerOptions(SnapshotOptions):
     """How to load a model and answer; one field a flag."""
 
     system: Annotated[
@@ -138,22 +139,6 @@ class AnswerOptions:
             "--chat-template", metavar="FILE", help="Jinja file instead of the model's template."
         ),
     ] = None
-    snapshot: Annotated[
-        Tier,
-        Option(
-            "--snapshot",
-            help="Keep the state after the system prompt on disk: exact to the bit, or rounded (q8 to "
-            "q4) in 1/2 to 1/3 of the bytes.",
-        ),
-    ] = Tier.EXACT
-    snapshot_encrypt: Annotated[
-        str | None,
-        Option(
-            "--snapshot-encrypt",
-            metavar="keyring|file:PATH",
-            help="Encrypt snapshots, with a key in the system's keyring or a file of mode 0600.",
-        ),
-    ] = None
     mode: Annotated[
         Mode, Option("--mode", help=f"Routes allowed; {OFFLINE_VARIABLE}=1 makes it offline.")
     ] = Mode.PRIVATE
@@ -187,8 +172,7 @@ class AnswerOptions:
                 adapters=lora_adapters(self.lora or ()),
             ),
             n_ctx=self.ctx,
-            snapshot=self.snapshot,
-            snapshot_key=self.snapshot_encrypt,
+            **self.snapshot_settings(),
             chat_template=None if self.chat_template is None else read_text(self.chat_template),
             mode=Mode.OFFLINE if offline_variable(os.environ) else self.mode,
         )

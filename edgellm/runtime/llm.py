@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -139,6 +140,9 @@ def open_llm(path: str | PathLike[str], *, system: str | None, **options: Any) -
         engine=engine,
         n_ctx=_whole_or_none("n_ctx", options["n_ctx"], 1),
         snapshot=_member("snapshot", options["snapshot"], Tier),
+        snapshot_loss=_amount("snapshot_loss", options["snapshot_loss"]),
+        snapshot_turns=bool(options["snapshot_turns"]),
+        snapshot_cap_bytes=_bytes_or_none("snapshot_cap_bytes", options["snapshot_cap_bytes"]),
         snapshot_key=options["snapshot_key"],
         chat_template=options["chat_template"],
         mode=_member("mode", options["mode"], Mode),
@@ -177,6 +181,18 @@ def _whole(name: str, value: object, low: int) -> int:
 
 def _whole_or_none(name: str, value: object, low: int) -> int | None:
     return None if value is None else _whole(name, value, low)
+
+
+def _bytes_or_none(name: str, value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise UsageError(f"{name} must be a number of bytes, not {value!r}")
+
+
+def _amount(name: str, value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return float(value)
+    raise UsageError(f"{name} must be a number from 0, not {value!r}")
 
 
 def _one_of(name: str, value: str, literal: Any) -> Any:
