@@ -103,6 +103,12 @@ class Files:
         """Return what a file of `n_bytes` has on the disk, which encrypting makes longer."""
         return n_bytes if self.secret is None else envelope.outer_bytes(n_bytes)
 
+    def is_kept_plain(self, digest: str, ids: bytes) -> bool:
+        """Return whether a store with a key has these tokens from a time without one."""
+        if self.secret is None:
+            return False
+        return os.path.lexists(names.path_of(self.root, digest, ids))
+
     def opened(self, path: Path) -> AbstractContextManager[OpenFile]:
         """Open a file for reading; see `open_plain`. A store with a key reads encrypted ones."""
         return _open(path, self.secret)

@@ -7,6 +7,7 @@ import os
 import random
 import struct
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,7 @@ def test_who_has_no_key_or_another_one_misses(saved: Any):
         found = stranger.lookup(files.FINGERPRINT, TOKENS, tier)
         assert isinstance(found, Miss)
         assert found.code == "incompatible", found
-        assert planted.exists()
+        planted.unlink()  # it was left
     assert isinstance(store.lookup(files.FINGERPRINT, TOKENS, tier), Hit)
 
 
@@ -291,3 +292,41 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, snapshot_files: Any):
         done = store.save(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
         files = [path for path in (store.root / "v1").rglob("*") if path.is_file()]
         assert (1 if isinstance(done, Saved) else 0) == len(files), n_steps
+
+
+def test_plain_files_from_before_the_key_are_not_used(tmp_path: Path, snapshot_files: Any):
+    """A miss that says so; `check` names the file; without the key it is as good as before."""
+    plain, keyed = SnapshotStore(tmp_path), SnapshotStore(tmp_path, key=KEY)
+    done = plain.save(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
+    assert isinstance(done, Saved)
+    found = keyed.lookup(snapshot_files.FINGERPRINT, TOKENS)
+    assert isinstance(found, Miss)
+    assert ("incompatible", "kept plain" in found.reason) == (found.code, True)
+    (finding,) = keyed.check(fix=True)
+    assert finding.path == done.path
+    assert "a plain file" in finding.problem
+    assert [] == list(keyed.entries())
+    assert isinstance(keyed.save(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state()), Saved)
+    assert isinstance(keyed.lookup(snapshot_files.FINGERPRINT, TOKENS), Hit)
+    assert isinstance(plain.lookup(snapshot_files.FINGERPRINT, TOKENS), Hit)
+    (finding,) = plain.check()
+    assert "encrypted, and no key was given" in finding.problem
+
+
+def test_reading_takes_two_chunks_more_than_a_plain_file(tmp_path: Path, snapshot_files: Any):
+    """And writing as much: neither holds the file a second time."""
+    state = snapshot_files.state(n=20_000)
+    peaks = []
+    for name, key in (("plain", None), ("encrypted", KEY)):
+        store = SnapshotStore(tmp_path / name, key=key)
+        tokens = list(range(20_000))
+        for step in (
+            lambda: store.save(snapshot_files.FINGERPRINT, tokens, state),  # noqa: B023  # called here
+            lambda: store.lookup(snapshot_files.FINGERPRINT, tokens),  # noqa: B023
+        ):
+            tracemalloc.start()
+            assert isinstance(step(), (Saved, Hit))
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    more_bytes = [encrypted - plain for plain, encrypted in zip(peaks[:2], peaks[2:], strict=True)]
+    assert max(more_bytes) < 3 * envelope.CHUNK_BYTES
