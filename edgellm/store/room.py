@@ -156,6 +156,7 @@ class Room:
             why = lease.trouble if lease else f"another process saved for {self._wait_s:.0f} s"
             raise SnapshotError(f"cannot be pruned: {why}", path=self.root)
         with lease:
+            n_locks = self.locks.collect()
             found = eviction.survey(self.root)
             whole, leaning = eviction.looked_into(found.snapshots)
             orphans = _removed([*found.orphans, *leaning])
@@ -164,7 +165,8 @@ class Room:
             over = min(left - limit, sum(kept.n_bytes for kept in whole))
             snapshots = eviction.evict(whole, over)
         freed = sum(kept.n_bytes for kept in snapshots)
-        return Pruned(len(snapshots), len(orphans), sum(orphans) + freed, left - freed)
+        n_orphans = n_locks + len(orphans)
+        return Pruned(len(snapshots), n_orphans, sum(orphans) + freed, left - freed)
 
     def _refused(self, need_bytes: int) -> Skipped | None:
         """Say what is known before anything is looked at."""
