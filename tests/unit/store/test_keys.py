@@ -17,6 +17,7 @@ from keyring import errors
 from keyring.backend import KeyringBackend
 
 from edgellm.errors import EdgeLLMError, KeyUnavailable, MissingExtra, UsageError
+from edgellm.runtime.session import SessionOptions
 from edgellm.store.key_sources import SERVICE, forget_key, open_key
 from edgellm.store.keys import StoreKey
 from edgellm.store.snapshots import Saved, SnapshotStore
@@ -269,6 +270,7 @@ def test_nothing_shows_a_key(tmp_path: Path, ring: MemoryKeyring, caplog: pytest
     caplog.set_level(logging.DEBUG)
     key = StoreKey(SECRET)
     shown = [repr(key), str(key), f"{[key]}", repr(SnapshotStore(tmp_path, key=key))]
+    shown.append(repr(SessionOptions(snapshot_key=SECRET)))
     assert key.id != StoreKey(SECRET[::-1]).id
     shown.append(key.id.hex())
     for source in (SECRET + b"x", lambda: SECRET + b"x", f"file:{tmp_path / 'none'}", "keyring"):
