@@ -7,20 +7,13 @@ Texts are for the user's own terminal; none is logged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from edgellm.core import Message, Tier
-from edgellm.runtime.causes import (
-    CAUSES,
-    begins_otherwise,
-    code_cause,
-    field_cause,
-    first_differing,
-    text_cause,
-)
+from edgellm.runtime.causes import CAUSES, begins_otherwise, code_cause, field_cause
+from edgellm.runtime.differences import Said, compare, tool_names
 from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS
 from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.spelled import SpelledTokens
@@ -32,35 +25,13 @@ if TYPE_CHECKING:
 
     from edgellm.core import Tools
     from edgellm.engines.base import Engine
+    from edgellm.runtime.differences import Difference
     from edgellm.runtime.live import Prompt
     from edgellm.runtime.session import SessionOptions
-    from edgellm.store.explain import Explanation, FieldChange, Near
+    from edgellm.store.explain import Explanation, FieldChange
     from edgellm.store.snapshots import SnapshotStore
 
 _QUESTION = "Hello"  # what stands behind the prefix does not matter, as long as something does
-_AROUND_CHARS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where a prompt leaves the one that is stored.
-
-    Attributes:
-        token: index of the first token that differs.
-        stored_id, now_id: these tokens; None behind the end of the shorter prefix.
-        offset: of the first character that differs, in the prompt as it is rendered now.
-        line, column: the same in the system prompt, from 1; None outside of it.
-        stored_text, now_text: what stands around it, up to 40 characters on each side.
-    """
-
-    token: int
-    stored_id: int | None
-    now_id: int | None
-    offset: int
-    line: int | None
-    column: int | None
-    stored_text: str
-    now_text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +146,11 @@ class Doctor:
         """
         prompt = self.prompt(messages, tools)
         content = "\n".join(message.content for message in messages)
-        found = self._explained(prompt, content, tool_names(tools))
+        found = self._explained(prompt, Said(prompt.text, content, tool_names(tools)))
         notes, self._prompting.notes = tuple(self._prompting.notes), []
         return replace(found, notes=notes)
 
-    def _explained(self, prompt: Prompt, content: str, called: Sequence[str]) -> Why:
+    def _explained(self, prompt: Prompt, said: Said) -> Why:
         block = self._engine.snapshot_block()
         if self._tier is Tier.OFF or block:
             return self._refused("off", f"snapshots are off: {block or 'asked'}", prompt)
@@ -201,7 +172,7 @@ class Doctor:
                 f"{prompt.n_prefix} tokens are fewer than the {self._min_tokens} that are kept"
             )
             return self._refused("too_short", message, prompt)
-        return self._miss(*first, prompt, content, called)
+        return self._miss(*first, said)
 
     def _refused(self, code: str, message: str, prompt: Prompt) -> Why:
         """Describe what the session does not ask the store for."""
@@ -232,14 +203,7 @@ class Doctor:
             created_s=info.created_s if info else 0,
         )
 
-    def _miss(
-        self,
-        found: Explanation,
-        prefix: tuple[int, ...],
-        prompt: Prompt,
-        content: str,
-        called: Sequence[str],
-    ) -> Why:
+    def _miss(self, found: Explanation, prefix: tuple[int, ...], said: Said) -> Why:
         near = found.near
         missed = Why(found.code, "", "", "", found.path.stem, str(found.path), len(prefix))
         if found.problem:
@@ -255,62 +219,10 @@ class Doctor:
             cause = "never_stored"
             message = "for this model and these settings other prompts are stored, none like it"
         else:
-            cause, difference = self._compared(near, prefix, prompt, content, called)
+            spell = SpelledTokens(self._vocab, self._engine.tokenize)
+            cause, difference = compare(near.tokens, prefix, said, spell, self._vocab.bos_id)
             message = f"a prompt like it is stored, which differs from token {difference.token} on"
             missed = replace(missed, difference=difference)
         if near is not None and cause != "never_stored":
             missed = replace(missed, tier=near.tier.value, created_s=near.created_s)
         return replace(missed, cause=cause, message=message, fix=CAUSES[cause])
-
-    def _compared(
-        self,
-        near: Near,
-        prefix: tuple[int, ...],
-        prompt: Prompt,
-        content: str,
-        called: Sequence[str],
-    ) -> tuple[str, Difference]:
-        """Put two prefixes side by side: class of the difference, and where it is."""
-        spell = SpelledTokens(self._vocab, self._engine.tokenize)
-        stored, now = spell.text(near.tokens), spell.text(prefix)
-        at = first_differing(stored, now)
-        token = near.first_differing or 0
-        begins = begins_otherwise(near.tokens, prefix, self._vocab.bos_id)
-        cause = "bos" if begins else text_cause(stored, now, content, called)
-        offset = max(0, at - spell.shift(now, prompt.text))
-        line, column = _place(prompt.text, content, offset)
-        return cause, Difference(
-            token=token,
-            stored_id=_at(near.tokens, token),
-            now_id=_at(prefix, token),
-            offset=offset,
-            line=line,
-            column=column,
-            stored_text=_around(stored, at),
-            now_text=_around(now, at),
-        )
-
-
-def tool_names(tools: Tools) -> list[str]:
-    """Return what tools are called, where they say so."""
-    found = [tool.get("function", tool) for tool in tools]
-    names = (item.get("name") for item in found if isinstance(item, Mapping))
-    return [name for name in names if isinstance(name, str) and name]
-
-
-def _place(text: str, content: str, offset: int) -> tuple[int | None, int | None]:
-    """Return line and column in the system prompt of an offset in the whole text."""
-    content = content.strip()
-    start = text.find(content) if content else -1
-    if start < 0 or not start <= offset <= start + len(content):
-        return None, None
-    before = text[start:offset]
-    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
-
-
-def _at(tokens: Sequence[int], index: int) -> int | None:
-    return tokens[index] if index < len(tokens) else None
-
-
-def _around(text: str, at: int) -> str:
-    return text[max(0, at - _AROUND_CHARS) : at + _AROUND_CHARS]
