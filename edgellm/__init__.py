@@ -65,6 +65,7 @@ def load(
     path: str | PathLike[str],
     *,
     system: str | None = None,
+    documents: Sequence[str] = (),
     n_ctx: int | None = None,
     n_batch: int = 512,
     n_threads: int = 0,
@@ -86,6 +87,8 @@ def load(
     Args:
         path: a GGUF file.
         system: the system prompt of every request that brings none of its own.
+        documents: texts that follow it, in an order that should stay: when one changes, the state of
+            all before it is still found on disk.
         n_ctx: context in tokens; None takes min(the model's, max(4096, prompt + 1024)).
         n_batch: tokens per decode call.
         n_threads: CPU threads; 0 takes the CPU quota.
@@ -120,6 +123,7 @@ def load(
     return open_llm(
         path,
         system=system,
+        documents=documents,
         n_ctx=n_ctx,
         n_batch=n_batch,
         n_threads=n_threads,

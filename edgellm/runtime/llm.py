@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from edgellm.core import Message, Mode, Request, Sampling, Tier
 from edgellm.engines.base import EngineSettings, FlashAttention
 from edgellm.errors import UsageError
+from edgellm.prompt.documents import system_message
 from edgellm.runtime.local import open_session
 from edgellm.runtime.session import Isolation, SessionOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from os import PathLike
     from types import TracebackType
 
@@ -33,11 +34,15 @@ class LLM:
     Args:
         session: who answers.
         system: the system prompt of every request that brings none of its own.
+        documents: texts that follow it; those before the first that changes are read once.
     """
 
-    def __init__(self, session: Session, system: str | None = None) -> None:
+    def __init__(
+        self, session: Session, system: str | None = None, documents: Sequence[str] = ()
+    ) -> None:
         self._session = session
         self.system = system
+        self.documents = tuple(documents)
 
     @property
     def model(self) -> ModelInfo:
@@ -55,6 +60,7 @@ class LLM:
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         sampling: Sampling | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> Iterator[Event]:
         """Answer piece by piece; the last event is `Done` or `Failure`.
 
@@ -63,11 +69,12 @@ class LLM:
             max_tokens: stop after this many answer tokens; None answers until the end of turn.
             stop: a text, or texts, that end the answer.
             sampling: how tokens are chosen.
+            tools: JSON objects that describe what the model may call, for its chat template.
 
         Raises:
             UsageError: the prompt or an option is not what it should be.
         """
-        return self._session.stream(self._request(prompt, max_tokens, stop, sampling))
+        return self._session.stream(self._request(prompt, max_tokens, stop, sampling, tools))
 
     def generate(
         self,
@@ -76,13 +83,14 @@ class LLM:
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         sampling: Sampling | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> Done:
         """Answer whole; the text is in `.text`. Arguments as in `stream`.
 
         Raises:
             EdgeLLMError: the answer failed.
         """
-        return self._session.generate(self._request(prompt, max_tokens, stop, sampling))
+        return self._session.generate(self._request(prompt, max_tokens, stop, sampling, tools))
 
     def _request(
         self,
@@ -90,18 +98,19 @@ class LLM:
         max_tokens: int | None,
         stop: str | Sequence[str],
         sampling: Sampling | None,
+        tools: Sequence[Mapping[str, Any]],
     ) -> Request:
         if isinstance(prompt, Request):
-            if max_tokens is not None or stop or sampling is not None:
-                raise UsageError("a Request carries its own max_tokens, stop and sampling")
+            if max_tokens is not None or stop or sampling is not None or tools:
+                raise UsageError("a Request carries its own max_tokens, stop, sampling and tools")
             return prompt
         messages = [Message("user", prompt)] if isinstance(prompt, str) else prompt
         texts = (stop,) if isinstance(stop, str) else stop
         # Checked as given: what the user got wrong is not to be blamed on the system prompt.
-        request = Request(messages, max_tokens, texts, sampling or Sampling())  # type: ignore[arg-type]  # lists are taken
-        if self.system is None or any(m.role == "system" for m in request.messages):
+        request = Request(messages, max_tokens, texts, sampling or Sampling(), tools)  # type: ignore[arg-type]  # lists are taken
+        system = system_message(self.system, self.documents)
+        if system is None or any(m.role == "system" for m in request.messages):
             return request
-        system = Message("system", self.system)
         return dataclasses.replace(request, messages=(system, *request.messages))
 
     def cancel(self) -> None:
@@ -124,9 +133,13 @@ class LLM:
         self.close()
 
 
-def open_llm(path: str | PathLike[str], *, system: str | None, **options: Any) -> LLM:
+def open_llm(
+    path: str | PathLike[str], *, system: str | None, documents: Sequence[str], **options: Any
+) -> LLM:
     """Open a model as `edgellm.load` describes, whose arguments these are."""
     _text("system", system)
+    if isinstance(documents, str) or any(not isinstance(text, str) for text in documents):
+        raise UsageError("documents must be a sequence of texts")
     _text("chat_template", options["chat_template"])
     engine = EngineSettings(
         n_batch=_whole("n_batch", options["n_batch"], 1),
@@ -148,7 +161,7 @@ def open_llm(path: str | PathLike[str], *, system: str | None, **options: Any) -
         mode=_member("mode", options["mode"], Mode),
         isolation=_one_of("isolation", options["isolation"], Isolation),
     )
-    return LLM(open_session(Path(path), session_options), system)
+    return LLM(open_session(Path(path), session_options), system, documents)
 
 
 def _text(name: str, value: object) -> None:

@@ -59,6 +59,34 @@ def test_without_a_system_prompt_there_is_none(llm) -> None:
     assert f"user\nWhy?\nassistant\n{ANSWER}" == read(model)
 
 
+def test_documents_follow_the_system_prompt(start) -> None:
+    """In its message, each parted by a blank line."""
+    session, engine = start(ANSWER)
+    model = LLM(session, "Be brief.", ["One.", "Two."])
+    model.engine = engine
+    model.generate("Why?", sampling=GREEDY)
+    assert read(model).startswith("system\nBe brief.\n\nOne.\n\nTwo.\nuser\nWhy?\n")
+
+
+def test_documents_are_texts(tiny_models: Path) -> None:
+    """One text alone would be taken for its letters."""
+    for wrong in ("One.", [1]):
+        with pytest.raises(UsageError, match="documents"):
+            edgellm.load(tiny_models / "tiny-llama.gguf", documents=wrong)
+
+
+def test_tools_that_the_template_ignores_are_told(llm) -> None:
+    """The model sees none of them, which a warning says once."""
+    model = llm("Be brief.")
+    said = [
+        event.message
+        for _ in range(2)
+        for event in model.stream("Why?", sampling=GREEDY, tools=[{"name": "f"}])
+        if isinstance(event, edgellm.Warn)
+    ]
+    assert 1 == sum("does not write tools" in message for message in said)
+
+
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_messages_are_a_conversation(llm, kind: type) -> None:
     """The system prompt goes before them, unless they bring one."""
