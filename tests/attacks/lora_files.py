@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gguf_edits import F32, STRING, Gguf, Tensor, parse
 
+from edgellm.formats.gguf import read_header
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
@@ -32,17 +34,18 @@ def adapter(
 
     `kind` is `f32` or `f16`; `size` is the standard deviation of A and of B.
     """
-    whole = parse(model)
+    header = read_header(model)
     tensors: list[Tensor] = []
-    for tensor in whole.tensors:
+    for tensor in header.tensors:
         if tensor.name.endswith(endings):
             n_in, n_out, *experts = tensor.shape
             for end, shape in (("a", (n_in, rank)), ("b", (rank, n_out))):
                 name = f"{tensor.name}.lora_{end}"
                 tensors.append(_random(name, (*shape, *experts), kind, size, seed))
+    architecture = str(header.metadata["general.architecture"])
     pairs: dict[str, tuple[int, Any]] = {
         "general.type": (STRING, b"adapter"),
-        "general.architecture": whole.pairs["general.architecture"],
+        "general.architecture": (STRING, architecture.encode()),
         "adapter.type": (STRING, b"lora"),
         ALPHA: (F32, alpha),
     }

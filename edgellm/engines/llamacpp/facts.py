@@ -30,6 +30,7 @@ SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its
 _ATTENTION: Final = ("dense", "mla", "window")
 _MROPE_TYPES: Final = (8, 40)  # LLAMA_ROPE_TYPE_MROPE and _IMROPE, llama.h
 _MAX_VALUE_CHARS: Final = 500
+_UNUSED: Final = "unused"  # by memory without keys and values, which is float32 always
 ROTATION_VARIABLE: Final = "LLAMA_ATTN_ROT_DISABLE"  # read by llama.cpp for quantised KV types
 _OFFLOADED: Final = re.compile(r"offloaded (\d+)/\d+ layers")
 _MEMORY_PHRASES: Final = (
@@ -230,13 +231,14 @@ def announced(library: Library, model: Any, info: ModelInfo, *, keys_only: bool)
 def fingerprint(engine: LlamaCppEngine, context: Context, content: str) -> Fingerprint:
     """Return everything that changes the numbers in the memory, and what changes their rounding."""
     settings, library = engine.settings, engine.library
+    is_attention = context.layout.kinds != ("recurrent",)
     hard = {
         "adapters": engine.adapters.identity(),
         "attention_rotation": context.attention_rotation,
         "engine": f"llama.cpp {library.version} ggml {library.commit}",
-        "flash_attention": context.flash_attention,
-        "kv_type_k": settings.kv_type,
-        "kv_type_v": settings.kv_type,
+        "flash_attention": context.flash_attention if is_attention else _UNUSED,
+        "kv_type_k": settings.kv_type if is_attention else _UNUSED,
+        "kv_type_v": settings.kv_type if is_attention else _UNUSED,
         "memory": engine.model.memory,
         "model": content,
         "architecture": engine.model.architecture,

@@ -45,7 +45,6 @@ _NUMBER: Final = re.compile(r"\s*[+-]?\d+")  # what C's atoi reads
 _KINDS: Final = (
     ("dense",),
     ("dense", "window"),
-    ("recurrent",),
     ("dense", "recurrent"),
     ("dense", "window", "recurrent"),
 )

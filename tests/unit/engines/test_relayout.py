@@ -276,6 +276,42 @@ def test_memories_with_an_indexer_have_no_relatives(open_tiny, name):
     assert open_tiny(name).relatives() == ()
 
 
+@pytest.mark.parametrize("name", ["lfm2", "lfm2-swa", "qwen35", "falcon-h1", "granitehybrid"])
+def test_hybrid_states_are_adapted_where_they_hold_keys_and_values(open_tiny, tokens, name):
+    """What became of the tokens in the recurrent layers is taken as it is."""
+    prompt, suffix = tokens(150), tokens(16, seed=1)
+    engines = {s: open_tiny(name, kv_type=s[0], flash_attention=s[1]) for s in SETTINGS}
+    logits, states = {}, {}
+    for settings, engine in engines.items():
+        engine.decode(prompt)
+        states[settings] = engine.capture()
+        engine.restore(states[settings])
+        logits[settings] = engine.decode(suffix, logits="all").copy()
+    for before, after in MOVES:
+        engine, had = engines[after], states[before]
+        adapted = engine.adapt(had, engines[before].fingerprint())
+        for part, other in zip(adapted.parts, had.parts, strict=True):
+            if part.kind == "recurrent":
+                assert part == other
+        engine.restore(adapted)
+        assert divergence(logits[after], engine.decode(suffix, logits="all")) < 2e-4
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "rwkv7"])
+def test_recurrent_states_are_the_same_under_any_setting(open_tiny, tokens, name):
+    """No attention, no keys: the fingerprint is one, the bits are, and nothing needs adapting."""
+    prompt, suffix = tokens(150), tokens(16, seed=1)
+    engines = [open_tiny(name, kv_type=kv, flash_attention=flash) for kv, flash in SETTINGS]
+    assert len({engine.fingerprint().digest() for engine in engines}) == 1
+    assert {engine.relatives() for engine in engines} == {()}
+    engines[0].decode(prompt)
+    state = engines[0].capture()
+    wanted = engines[0].decode(suffix).copy()
+    for engine in engines[1:]:
+        engine.restore(state)
+        assert np.array_equal(wanted, engine.decode(suffix))
+
+
 def test_the_scripted_engine_has_none():
     """It has one way to keep its state."""
     engine = ScriptedEngine("yes")
