@@ -10,10 +10,12 @@ from typer import Option
 
 from edgellm.core import Tier
 from edgellm.errors import UsageError
-from edgellm.paths import CAP_VARIABLE
+from edgellm.paths import CAP_VARIABLE, SHARE_SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from edgellm.runtime.sharing import ShareOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,26 @@ class SnapshotOptions:
         ),
     ] = None
 
+    snapshot_share: Annotated[
+        str | None,
+        Option(
+            "--snapshot-share",
+            metavar="URL",
+            help="Look for snapshots on a Redis server too; needs a mode that is not private, and a "
+            f"secret of all machines in {SHARE_SECRET_VARIABLE}.",
+        ),
+    ] = None
+    snapshot_share_trusted: Annotated[
+        bool,
+        Option(
+            "--snapshot-share-trusted",
+            help="The server may see prompts though it is another machine.",
+        ),
+    ] = False
+    snapshot_share_write: Annotated[
+        bool, Option("--snapshot-share-write", help="Put there what this machine makes, too.")
+    ] = False
+
     def snapshot_settings(self) -> Mapping[str, Any]:
         """Return the fields of `SessionOptions` that these flags set.
 
@@ -88,4 +110,21 @@ class SnapshotOptions:
                 parse_cap(self.snapshot_cap, "--snapshot-cap") if self.snapshot_cap else None
             ),
             "snapshot_key": self.snapshot_encrypt,
+            "snapshot_share": self._share(),
         }
+
+    def _share(self) -> ShareOptions | None:
+        if self.snapshot_share is None:
+            if self.snapshot_share_trusted or self.snapshot_share_write:
+                raise UsageError(
+                    "--snapshot-share-trusted and --snapshot-share-write say how, not where",
+                    hint="add --snapshot-share URL",
+                )
+            return None
+        from edgellm.runtime.sharing import share_options
+
+        return share_options(
+            self.snapshot_share,
+            trusted=self.snapshot_share_trusted,
+            writes_back=self.snapshot_share_write,
+        )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from edgellm.core import Done, Event, ModelInfo, Request
+    from edgellm.runtime.sharing import ShareOptions
     from edgellm.store.key_sources import KeySource
 
 Isolation = Literal["none"]
@@ -37,6 +38,7 @@ class SessionOptions:
         snapshot_cap_bytes: what snapshots may take in all; None takes the store's own limit.
         snapshot_key: the key they are encrypted under, or where it is: `keyring`, `file:PATH`, 32
             bytes, or a function that returns them; None leaves it to the environment. Never shown.
+        snapshot_share: a place where machines share snapshots, or None.
         chat_template: Jinja source that replaces the model's own, or None.
         mode: which routes requests may take.
         isolation: where the engine runs; `none` is this process.
@@ -52,6 +54,7 @@ class SessionOptions:
     mode: Mode = Mode.PRIVATE
     isolation: Isolation = "none"
     snapshot_key: KeySource | None = field(default=None, repr=False)
+    snapshot_share: ShareOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import UsageError
 from edgellm.fileio import open_regular
+from edgellm.paths import SHARE_SECRET_VARIABLE
 from edgellm.policy.permits import may_share
 from edgellm.store.sharing import MAX_VALUE_BYTES
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from edgellm.core import Mode
     from edgellm.store.read_through import ReadThroughStore
 
-SECRET_VARIABLE: Final = "EDGELLM_SHARE_SECRET_FILE"  # noqa: S105  # names a file
 _MAX_SECRET_BYTES: Final = 1 << 10
 _OPEN_TO_OTHERS: Final = 0o077
 _MAKE_ONE: Final = "make one: (umask 077; openssl rand -hex 32 > FILE), the same for all machines"
@@ -94,10 +94,10 @@ def share_options(
     """
     if url is None:
         return None
-    named = environ.get(SECRET_VARIABLE)
+    named = environ.get(SHARE_SECRET_VARIABLE)
     if not named:
         raise UsageError(
-            f"a shared tier needs a secret: {SECRET_VARIABLE} names no file", hint=_MAKE_ONE
+            f"a shared tier needs a secret: {SHARE_SECRET_VARIABLE} names no file", hint=_MAKE_ONE
         )
     return ShareOptions(url, _read_secret(Path(named)), trusted, writes_back)
 

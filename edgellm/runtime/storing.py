@@ -19,6 +19,7 @@ from edgellm.store.answers import Hit
 from edgellm.store.background import SnapshotWriter
 from edgellm.store.ledger import Ledger
 from edgellm.store.place import disk_of
+from edgellm.store.read_through import ReadThroughStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,19 +39,21 @@ def open_store(options: SessionOptions) -> SnapshotStore | None:
     """Return the store that a session's options ask for, or None when snapshots are off.
 
     Raises:
-        UsageError: `EDGELLM_HOME` is wrong, or how a key is named.
-        KeyUnavailable, MissingExtra: the store is to be encrypted, and cannot be.
+        UsageError: `EDGELLM_HOME` is wrong, or how a key or a shared tier is named.
+        KeyUnavailable, MissingExtra: the store is to be encrypted or shared, and cannot be.
     """
     from edgellm.paths import snapshots_dir
+    from edgellm.runtime.sharing import open_shared
     from edgellm.store.key_sources import open_key
     from edgellm.store.snapshots import SnapshotStore
 
     if options.snapshot is Tier.OFF:
         return None
     root = snapshots_dir()
-    return SnapshotStore(
-        root, key=open_key(options.snapshot_key, root), cap_bytes=options.snapshot_cap_bytes
-    )
+    key, cap_bytes = open_key(options.snapshot_key, root), options.snapshot_cap_bytes
+    if options.snapshot_share is not None:
+        return open_shared(root, options.snapshot_share, options.mode, key=key, cap_bytes=cap_bytes)
+    return SnapshotStore(root, key=key, cap_bytes=cap_bytes)
 
 
 def make_storing(store: SnapshotStore, options: SessionOptions) -> Storing:
@@ -134,6 +137,9 @@ class Storing:
         self.speeds = speeds or Speeds()
         self.writer = SnapshotWriter(store, self.speeds.note_saved)
         self.notes: list[str] = []
+        if isinstance(store, ReadThroughStore):
+            store.tokens_per_s = lambda: self.speeds.prompt_tokens_per_s
+        self._said_unshared = False
         self._asked = tier
         self._loss = loss
         self._losses = losses
@@ -183,6 +189,7 @@ class Storing:
         begun = perf_counter()
         tier = self.tier(fingerprint)
         found = self.store.longest(fingerprint, tokens, cuts, tier, landing=engine.landing)
+        self._note_sharing()
         if isinstance(found, Hit):
             changed = "; ".join(found.soft_changes)
             reason = f"hit, rounding may differ ({changed})" if changed else "hit"
@@ -197,6 +204,13 @@ class Storing:
                     reason = f"converted from {_named(source, fingerprint)}: rounding differs"
                     return _found(other, state, reason, "converted", perf_counter() - begun)
         return found
+
+    def _note_sharing(self) -> None:
+        """Say once why the shared tier is not used, or not any more."""
+        store = self.store
+        if isinstance(store, ReadThroughStore) and store.shared.trouble and not self._said_unshared:
+            self._said_unshared = True
+            self.notes.append(f"snapshots are not shared: {store.shared.trouble}")
 
     def choose(self, fingerprint: Fingerprint, state: KVState) -> Choice:
         """Decide how a state is kept, and whether it is worth it."""
