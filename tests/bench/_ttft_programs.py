@@ -78,7 +78,7 @@ class Answer:
         self.pieces.append(piece)
 
 
-def edgellm(task: Task) -> Answer:
+def edgellm(task: Task, snapshot: str = "auto") -> Answer:
     """Answer through the Python API. The context is made inside the first request's time."""
     os.environ["EDGELLM_HOME"] = task.folder
     from edgellm import Done, Failure, Sampling, Token, load
@@ -92,6 +92,7 @@ def edgellm(task: Task) -> Answer:
         n_threads=task.n_threads,
         n_gpu_layers=0,
         flash_attention="on",
+        snapshot=snapshot,
     ) as llm:
         answer.ask()
         greedy = Sampling(temperature=0)
@@ -106,6 +107,11 @@ def edgellm(task: Task) -> Answer:
                 answer.restore_ms = event.timings.restore_ms
                 answer.decode_ms = event.timings.prefill_ms
     return answer
+
+
+def edgellm_off(task: Task) -> Answer:
+    """Answer with snapshots off."""
+    return edgellm(task, "off")
 
 
 def disk_cache(task: Task) -> Answer:
@@ -267,6 +273,7 @@ class _Plain:
 
 
 PROGRAMS = {"edgellm": edgellm, "LlamaDiskCache": disk_cache, "seq file": sequence_file}
+MORE_PROGRAMS = {"edgellm off": edgellm_off}
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(PROGRAMS[sys.argv[1]](Task(**json.load(sys.stdin))))))
+    print(json.dumps(asdict((PROGRAMS | MORE_PROGRAMS)[sys.argv[1]](Task(**json.load(sys.stdin))))))
