@@ -76,17 +76,17 @@ def check_layout(header: SnapshotHeader) -> None:
     """
     if header.tokens.n_bytes != header.n_tokens * TOKEN_BYTES:
         raise SnapshotCorrupt(f"{header.n_tokens} tokens in {header.tokens.n_bytes} bytes")
-    end = 0
-    for extent in header.extents():
-        if extent.offset != aligned(end):
-            raise SnapshotCorrupt(f"a section at {extent.offset}, expected at {aligned(end)}")
-        end = extent.offset + extent.n_bytes
     parent = header.parent
     base_tokens = parent.n_tokens if parent is not None else 0
     if base_tokens >= header.n_tokens:
         raise SnapshotCorrupt(f"{header.n_tokens} tokens lean on {base_tokens}")
     if parent is not None and not any(is_cut(part) for part in header.parts):
         raise SnapshotCorrupt("it leans on another file and takes nothing from it")
+    end = 0
+    for extent in header.extents():
+        if extent.offset != aligned(end):
+            raise SnapshotCorrupt(f"a section at {extent.offset}, expected at {aligned(end)}")
+        end = extent.offset + extent.n_bytes
     for part in header.parts:
         _check_part(part, header, base_tokens)
 

@@ -67,6 +67,51 @@ def state(n: int = 12, kind: str = "f16", seed: int = 7) -> KVState:
     )
 
 
+def hybrid(n: int = 12, seed: int = 7) -> KVState:
+    """Return every kind of memory there is: full with an extra, window, recurrent, opaque."""
+    rng = np.random.default_rng(seed)
+    extra = Section(0, "X", "u8", rng.integers(0, 256, (n, 24), np.uint8))
+    plain = state(n, seed=seed).parts
+    rs = tuple(
+        Section(layer, role, "f32", rows(seed + layer, 1, width, "f32"))
+        for role, width in (("R", 48), ("S", 96))
+        for layer in range(2)
+    )
+    dense = replace(plain[0], sections=(*plain[0].sections, extra))
+    return KVState(n, (dense, plain[1], Part("recurrent", n - 1, 1, rs), plain[2]))
+
+
+def grown(short: KVState, n: int, seed: int) -> KVState:
+    """Return a state of `n` tokens whose full memories begin with the rows of a shorter one."""
+    parts = []
+    for before, part in zip(short.parts, hybrid(n, seed).parts, strict=True):
+        sections = part.sections
+        if part.kind == "dense":
+            sections = tuple(
+                replace(s, rows=np.concatenate((b.rows, s.rows[short.n_tokens :])))
+                for b, s in zip(before.sections, part.sections, strict=True)
+            )
+        parts.append(replace(part, sections=sections))
+    return KVState(n, tuple(parts))
+
+
+def smooth(n: int = 12, kind: str = "f16", seed: int = 7) -> KVState:
+    """Return keys and values that look like those of a model: their high bytes repeat."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.normal(size=(2, n, 256)).astype(np.float32)
+    if kind == "f16":
+        keys, values = numbers.astype(np.float16).view(np.uint16)
+    elif kind == "bf16":
+        keys, values = (numbers.view(np.uint32) >> 16).astype(np.uint16)
+    else:
+        keys, values = numbers.view(np.uint32)
+    sections = (
+        Section(0, "K", kind, keys),
+        Section(0, "V", kind, np.ascontiguousarray(values.T).T),
+    )
+    return KVState(n, (Part("dense", 0, n, sections),))
+
+
 def finite(state: KVState) -> KVState:
     """Return the state with every f16 made a number between -2 and 2, so that it can be packed."""
     parts = []
