@@ -200,7 +200,7 @@ complete -p edgellm
 """
 ASKED = {
     "edgellm sn": {"snapshots"},
-    "edgellm run --sn": {"--snapshot"},
+    "edgellm run --snapshot-l": {"--snapshot-loss"},
     "edgellm run --kv-type=q8": {"q8_0"},
     "edgellm run ": {"a.gguf", "B.GGUF", "my models"},
     "edgellm run no": {"note.txt"},

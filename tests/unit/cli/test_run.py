@@ -189,7 +189,7 @@ def test_defaults_reach_the_session(cli: Any, fake_model: Callable[..., Path]):
     """Without flags: exact snapshots, f16, everything else to be chosen, mode private."""
     cli("run", fake_model(), "hi")
     options = cli.sessions[0].options
-    assert (options.snapshot, options.mode, options.n_ctx) == (Tier.EXACT, Mode.PRIVATE, None)
+    assert (options.snapshot, options.mode, options.n_ctx) == (Tier.AUTO, Mode.PRIVATE, None)
     assert (options.engine.kv_type, options.engine.n_gpu_layers) == ("f16", None)
     assert cli.sessions[0].requests[0].max_tokens is None
 
