@@ -6,8 +6,10 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +28,7 @@ settings.load_profile("edgellm")
 _CHANGES_BEHAVIOUR = (
     "EDGELLM_ISA",
     "EDGELLM_OFFLINE",
+    "EDGELLM_SHARE_SECRET_FILE",
     "EDGELLM_SNAPSHOTS_MAX",
     "EDGELLM_SNAPSHOT_ENCRYPT",
     "EDGELLM_SNAPSHOT_KEY_FILE",
@@ -108,6 +111,14 @@ def lora_files() -> ModuleType:
 def loopback() -> ModuleType:
     """A hub on the loopback interface, for tests in this process and with processes of their own."""
     return _load(_ROOT / "tests" / "unit" / "catalog" / "loopback.py")
+
+
+@pytest.fixture
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Run a Redis server on a socket of its own, in memory only."""
+    process = _load(_ROOT / "tests" / "unit" / "cloud" / "redis_process.py")
+    with process.serving(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 def _real_model(name: str) -> Path:

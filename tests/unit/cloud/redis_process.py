@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 
 @dataclass
@@ -21,10 +20,9 @@ class Server:
         self.process.wait()
 
 
-@pytest.fixture
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that is there when the test begins; it ends with the test, if not before."""
-    folder = tmp_path_factory.mktemp("redis")
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """A server that is there when the block begins; it ends with the block, if not before."""
     socket = folder / "s"  # a socket's path has at most 107 bytes
     log = (folder / "log").open("wb")
     arguments = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]
