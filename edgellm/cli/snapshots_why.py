@@ -97,7 +97,7 @@ def _facts(found: Why) -> Iterator[tuple[str, str]]:
         yield which, f"{found.tier}, made {day(found.created_s)}"
     yield "tokens", f"{found.n_usable} of {found.n_tokens} need no reading"
     if found.path:
-        yield "file", found.path
+        yield "looked for" if found.code == "not_stored" else "file", found.path
     if found.fix:
         yield "fix", found.fix
 

@@ -111,7 +111,8 @@ def text_cause(stored: str, now: str, content: str, tools: Sequence[str] = ()) -
         if _covers(pattern, stored, at) and _covers(pattern, now, at):
             return cause
     before, after = _differing(stored, now, at)
-    if before != after and sorted(_WORD.findall(before)) == sorted(_WORD.findall(after)):
+    words = sorted(_WORD.findall(before))
+    if len(words) > 1 and words == sorted(_WORD.findall(after)):
         return "tool_order"
     content = content.strip()
     place = now.find(content) if content else -1

@@ -36,6 +36,7 @@ CLOCK = '{"name": "get_time", "parameters": {"zone": "string"}}'
         ("Be kind and slow.", "Be kind and fast.", "text"),
         ("Take 3 apples.", "Take 5 apples.", "text"),
         ("Be kind.", "Be kind. And brief.", "text"),
+        ("Be  kind.", "Be kind.", "text"),
         (f"Tools: {WEATHER}, {CLOCK}.", f"Tools: {CLOCK}, {WEATHER}.", "tool_order"),
         ('{"a": 1, "bc": 2}', '{"bc": 2, "a": 1}', "tool_order"),
     ],
