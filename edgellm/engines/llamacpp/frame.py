@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from edgellm.engines.llamacpp.buffers import fresh_bytes
 from edgellm.engines.llamacpp.pieces import state_pieces
 from edgellm.engines.llamacpp.reader import dtype_of
 from edgellm.errors import SnapshotIncompatible
@@ -88,19 +87,18 @@ def make_frame(parts: tuple[PartOutline, ...], layout: Layout) -> Frame:
         SnapshotIncompatible: a state of this layout has other parts or sections.
     """
     pieces = state_pieces(parts, layout)
-    blob = fresh_bytes(sum(piece.n_bytes for of_part in pieces for piece in of_part))
-    at = 0
+    blob = np.empty(sum(piece.n_bytes for of_part in pieces for piece in of_part), np.uint8)
+    raw, at = blob.data, 0
     places: list[tuple[NDArray[Any], ...]] = []
     for of_part in pieces:
-        found: dict[SectionOutline, NDArray[Any]] = {}
+        found: dict[tuple[int, int], NDArray[Any]] = {}
         for piece in of_part:
-            room = blob[at : at + piece.n_bytes]
-            at += piece.n_bytes
-            if piece.fixed:
-                room[:] = np.frombuffer(piece.fixed, np.uint8)
+            raw[at : at + len(piece.fixed)] = piece.fixed
             if piece.section is not None:
-                found[piece.section] = piece.view(room)
-        places.append(tuple(found[s] for s in sorted(found, key=_canonical)))
+                place = piece.view(blob[at : at + piece.n_bytes])
+                found[_canonical(piece.section)] = place
+            at += piece.n_bytes
+        places.append(tuple(found[key] for key in sorted(found)))
     return Frame(layout, blob, tuple(places))
 
 
@@ -160,4 +158,5 @@ def _copy(rows: NDArray[Any], place: NDArray[Any]) -> None:
 
 
 def _canonical(section: SectionOutline) -> tuple[int, int]:
+    """Return what sorts the sections of a part."""
     return "KVXRS".find(section.role), section.layer

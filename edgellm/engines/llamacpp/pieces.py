@@ -38,7 +38,7 @@ class Piece:
 
     Attributes:
         n_bytes: how many.
-        fixed: what they are, as far as that is known; b"" where all of them come from a section.
+        fixed: what the first of them are, as far as that is known.
         section: whose rows belong there, or None.
         view: shows the bytes as those rows, of any strides.
     """
@@ -89,10 +89,10 @@ def _attention_pieces(part: PartOutline, layout: AttentionLayout, *, v_trans: bo
     pieces.append(_fixed(struct.pack("<II", v_trans, n_layers)))
     for layer, section in enumerate(keys):
         _expect(section, (layer, "K", section.type, n))
-        pieces += _row_pieces(section)
+        pieces.append(_rows(section))
     for layer, section in enumerate(values):
         _expect(section, (layer, "V", section.type, n))
-        pieces += _column_pieces(section) if v_trans else _row_pieces(section)
+        pieces.append(_columns(section) if v_trans else _rows(section))
     return pieces
 
 
@@ -126,7 +126,7 @@ def _recurrent_pieces(part: PartOutline, layout: RecurrentLayout) -> list[Piece]
             _expect(section, (layer, role, "f32", 1))
             if section.shape[1] * ELEMENT_BYTES["f32"] != row_bytes:
                 raise SnapshotIncompatible(f"state {role} of {section.shape[1]} values")
-            pieces += _row_pieces(section)
+            pieces.append(_rows(section))
     if left:
         raise SnapshotIncompatible("the snapshot's layers are not this engine's")
     return pieces
@@ -138,28 +138,30 @@ def _expect(section: SectionOutline, wanted: tuple[int, str, str, int]) -> None:
         raise SnapshotIncompatible(f"a section is {found}, expected {wanted}")
 
 
-def _row_pieces(section: SectionOutline) -> list[Piece]:
+def _rows(section: SectionOutline) -> Piece:
     dtype = np.dtype(dtype_of(section.type))
     n, width = section.shape
     head = ROW_HEAD.pack(_type_id(section), width * dtype.itemsize)
+    start = len(head)
 
-    def rows(room: NDArray[np.uint8]) -> NDArray[Any]:
-        return room.view(dtype).reshape(n, width)
+    def view(room: NDArray[np.uint8]) -> NDArray[Any]:
+        return room[start:].view(dtype).reshape(n, width)
 
-    return [_fixed(head), Piece(n * width * dtype.itemsize, b"", section, rows)]
+    return Piece(start + n * width * dtype.itemsize, head, section, view)
 
 
-def _column_pieces(section: SectionOutline) -> list[Piece]:
+def _columns(section: SectionOutline) -> Piece:
     if section.type not in ELEMENT_BYTES:
         raise SnapshotIncompatible(f"{section.type} values cannot be laid out channel-major")
     dtype = np.dtype(dtype_of(section.type))
     n, width = section.shape
     head = COLUMN_HEAD.pack(_type_id(section), dtype.itemsize, width)
+    start = len(head)
 
-    def columns(room: NDArray[np.uint8]) -> NDArray[Any]:
-        return room.view(dtype).reshape(width, n).T
+    def view(room: NDArray[np.uint8]) -> NDArray[Any]:
+        return room[start:].view(dtype).reshape(width, n).T
 
-    return [_fixed(head), Piece(n * width * dtype.itemsize, b"", section, columns)]
+    return Piece(start + n * width * dtype.itemsize, head, section, view)
 
 
 def _type_id(section: SectionOutline) -> int:
