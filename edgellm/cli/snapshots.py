@@ -56,6 +56,7 @@ def ls(*, encrypt: Encrypt = None, as_json: AsJson = False) -> None:
     Snapshots of an imported pack stand here from their first use on.
     """
     from edgellm.cli import render
+    from edgellm.store.folder import snapshots_in
     from edgellm.store.imports import Imports
 
     store = open_store(encrypt)
@@ -74,7 +75,10 @@ def ls(*, encrypt: Encrypt = None, as_json: AsJson = False) -> None:
         render.write_err(
             f"imported for {manifest.field('name')}, waiting for the first use: {n_waiting}\n"
         )
-    if not entries and not packs:
+    n_other = sum(1 for _ in snapshots_in(store.root)) - len(entries)
+    if n_other > 0:  # damaged, or encrypted under a key that was not given
+        render.write_err(f"not listed: {n_other}; `edgellm snapshots check` says why\n")
+    elif not entries and not packs:
         render.write_err("no snapshots\n")
 
 
