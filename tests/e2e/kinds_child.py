@@ -4,14 +4,14 @@
 
 CASES is JSON: a list of [model, settings, prefix length]. Each way prints one JSON line with a digest
 of the logits of a 16-token suffix in one call and of 4 greedy tokens after it. `cold` decodes the
-prefix, keeps its state in WORK, and goes on; `warm` starts from that state.
+prefix, saves its state in a store at WORK, and goes on; `warm` starts from what the store holds, read
+into the engine's own rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ import numpy as np
 
 from edgellm.engines.base import EngineSettings
 from edgellm.engines.llamacpp import LlamaCppEngine
+from edgellm.engines.llamacpp.frame import LandedState
+from edgellm.store.snapshots import Hit, SnapshotStore
 
 N_SUFFIX, N_GREEDY = 16, 4
 
@@ -34,39 +36,43 @@ def go_on(engine: LlamaCppEngine, suffix: list[int]) -> list[str]:
     return [hashlib.sha256(row).hexdigest() for row in seen]
 
 
-def cold(engine: LlamaCppEngine, tokens: list[int], kept: Path) -> dict[str, Any]:
-    """Decode the prefix, take its state, and go on as a session does."""
-    n = len(tokens) - N_SUFFIX
-    engine.decode(tokens[:n])
+def cold(engine: LlamaCppEngine, tokens: list[int], store: SnapshotStore) -> dict[str, Any]:
+    """Decode the prefix, save its state, and go on as a session does."""
+    prefix, suffix = tokens[:-N_SUFFIX], tokens[-N_SUFFIX:]
+    engine.decode(prefix)
     state = engine.capture()
-    kept.write_bytes(pickle.dumps(state))
+    saved = store.save(engine.fingerprint(), tuple(prefix), state)
     if engine.restore_moves:
         engine.restore(state)
-    kinds = [[part.kind, part.first, part.n_tokens, len(part.sections)] for part in state.parts]
-    return {"digests": go_on(engine, tokens[n:]), "parts": kinds}
+    parts = [[part.kind, part.first, part.n_tokens, len(part.sections)] for part in state.parts]
+    digests = go_on(engine, suffix)
+    # Without attention, its settings change nothing, and the state is stored already.
+    return {"digests": digests, "parts": parts, "stored": saved.anchor is not None or str(saved)}
 
 
-def warm(engine: LlamaCppEngine, tokens: list[int], kept: Path) -> dict[str, Any]:
-    """Go on from the state, over a memory that held something else before."""
+def warm(engine: LlamaCppEngine, tokens: list[int], store: SnapshotStore) -> dict[str, Any]:
+    """Go on from the stored state, over a memory that held something else before."""
+    prefix, suffix = tokens[:-N_SUFFIX], tokens[-N_SUFFIX:]
     engine.decode(tokens[5:20])
-    engine.restore(pickle.loads(kept.read_bytes()))  # noqa: S301  # written by the other process
-    return {"digests": go_on(engine, tokens[-N_SUFFIX:])}
+    found = store.lookup(engine.fingerprint(), tuple(prefix), landing=engine.landing)
+    if not isinstance(found, Hit):
+        return {"digests": [], "missed": str(found)}
+    landed = isinstance(found.state, LandedState)
+    engine.restore(found.state)
+    return {"digests": go_on(engine, suffix), "landed": landed}
 
 
 def main() -> None:
     """Run all cases of one way."""
-    way, models, work = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    for i, (model, settings, n) in enumerate(json.loads(Path(sys.argv[4]).read_text())):
+    way, models, store = sys.argv[1], Path(sys.argv[2]), SnapshotStore(Path(sys.argv[3]))
+    for model, settings, n in json.loads(Path(sys.argv[4]).read_text()):
         wanted = EngineSettings(**{"n_threads": 1, "n_batch": 64, **settings})
         engine = LlamaCppEngine(models / f"tiny-{model}.gguf", wanted)
         engine.reserve(512)
         tokens = [int(t) for t in np.random.default_rng(n).integers(0, 500, n + N_SUFFIX)]
         run = cold if way == "cold" else warm
-        result = {"block": engine.snapshot_block()}
-        if not result["block"]:
-            result |= run(engine, tokens, work / f"{i}.state")
+        print(json.dumps(run(engine, tokens, store)))
         engine.close()
-        print(json.dumps(result))
 
 
 if __name__ == "__main__":
