@@ -76,7 +76,7 @@ class LocalSession:
         self.model = engine.model
         self.options = options or SessionOptions()
         self.room = Room(engine, self.options.n_ctx)
-        block = engine.snapshot_block()
+        block = engine.snapshot_block() or ("" if store is None else store.off)
         kept = None if block or self.options.snapshot is Tier.OFF else store
         storing = None if kept is None else make_storing(kept, self.options)
         self._writer = None if storing is None else storing.writer
@@ -89,7 +89,7 @@ class LocalSession:
             Prefiller(engine, storing, off_reason=block or "asked", min_tokens=min_snapshot_tokens),
             self.room,
             storing=storing,
-            warnings=self._opening_warnings(block),
+            warnings=self._opening_warnings(block, "" if kept is None else kept.trouble),
         )
         self._n_cancels = 0
         self._answering = False
@@ -112,11 +112,13 @@ class LocalSession:
     def load_ms(self, value: float) -> None:
         self._answers.load_ms = value
 
-    def _opening_warnings(self, block: str) -> list[str]:
+    def _opening_warnings(self, block: str, trouble: str) -> list[str]:
         """Return what is said once, with the first answer."""
         said = list(self.model.warnings)
         if block and self.options.snapshot is not Tier.OFF:
             said.append(f"prefix snapshots are off: {block}")
+        if trouble:
+            said.append(trouble)
         trained = self.model.n_ctx_train
         if self.options.n_ctx and self.options.n_ctx > trained:
             said.append(

@@ -158,7 +158,11 @@ class Prefiller:
         start = self._restored(storing, fingerprint, prompt, above)
         claim = Claim(storing.store, fingerprint, prompt.tokens[: prompt.n_prefix])
         for _ in range(_N_WAITS):
-            if start.n_tokens == prompt.n_prefix or claim.taken():
+            if start.n_tokens == prompt.n_prefix:
+                break
+            if claim.taken():
+                if not start.n_tokens:  # it may have been stored since the look before
+                    start = self._restored(storing, fingerprint, prompt, above)
                 break
             if not claim.waited(storing.speeds.prompt_tokens_per_s, stopped):
                 break

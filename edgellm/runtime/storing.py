@@ -75,7 +75,7 @@ def make_storing(store: SnapshotStore, options: SessionOptions) -> Storing:
         tier=options.snapshot,
         loss=options.snapshot_loss,
         losses=LossBook(cache_dir() / "losses") if options.snapshot_loss > 0 else None,
-        speeds=Speeds(Ledger(store.root)),
+        speeds=Speeds(None if store.trouble else Ledger(store.root)),
     )
 
 

@@ -49,7 +49,7 @@ def find(
         keep_damaged: leave a damaged file, for who only asks.
     """
     if not files.room.place.readable:
-        return Miss(files.room.place.trouble, "unreadable")
+        return Miss(files.room.place.problem, "unreadable")
     digest = fingerprint.digest()
     path = files.path(digest, ids)
 

@@ -67,14 +67,21 @@ class Place:
     """What may be done with a store's folder.
 
     Attributes:
-        trouble: why something may not, in words for a warning, or "".
+        problem: why something may not, one phrase, or "".
         readable: whether snapshots are looked for.
         writable: whether they are kept.
     """
 
-    trouble: str = ""
+    problem: str = ""
     readable: bool = True
     writable: bool = True
+
+    @property
+    def trouble(self) -> str:
+        """The problem and what it means, in words for one warning, or ""."""
+        if not self.problem:
+            return ""
+        return f"prefix snapshots are {'not kept' if self.readable else 'off'}: {self.problem}"
 
 
 def judge(root: Path, floor_bytes: int | None = None, mounts: Path = MOUNTS) -> Place:
@@ -87,19 +94,18 @@ def judge(root: Path, floor_bytes: int | None = None, mounts: Path = MOUNTS) -> 
     """
     there = _nearest(root)
     if NOWHERE in root.parents:
-        trouble = "prefix snapshots are off: this user has no home folder"
-        return Place(f"{trouble}; {_HINT}", readable=False, writable=False)
+        problem = f"this user has no home folder; {_HINT}"
+        return Place(problem, readable=False, writable=False)
     network = network_type(there, mounts)
     if network:
-        trouble = f"prefix snapshots are off: {root} is on a network file system ({network})"
-        return Place(f"{trouble}; {_HINT}", readable=False, writable=False)
+        problem = f"{root} is on a network file system ({network}); {_HINT}"
+        return Place(problem, readable=False, writable=False)
     if there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
-        trouble = f"prefix snapshots are not kept: {there} cannot be written"
-        return Place(f"{trouble}; {_HINT}", writable=False)
+        return Place(f"{there} cannot be written; {_HINT}", writable=False)
     disk = disk_of(root)
     floor = disk.floor_bytes if floor_bytes is None else floor_bytes
     if disk.free_bytes < floor:
-        return Place(f"prefix snapshots are not kept: {no_room(root, disk, floor)}", writable=False)
+        return Place(no_room(root, disk, floor), writable=False)
     return Place()
 
 

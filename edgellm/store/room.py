@@ -171,7 +171,7 @@ class Room:
     def _refused(self, need_bytes: int) -> Skipped | None:
         """Say what is known before anything is looked at."""
         if not self.place.writable:
-            return Skipped(self.place.trouble)  # of which whoever opened the store was told
+            return Skipped(self.place.problem)  # of which whoever opened the store was told
         if need_bytes > self.cap_bytes:
             return Skipped(
                 f"it takes {format_bytes(need_bytes)}, more than the "

@@ -84,6 +84,12 @@ class SnapshotStore:
         """Why the store is off or only read, in words for one warning, or ""."""
         return self._room.place.trouble
 
+    @property
+    def off(self) -> str:
+        """Why the store is not even read, one phrase, or ""."""
+        place = self._room.place
+        return "" if place.readable else place.problem
+
     def key(self, fingerprint: Fingerprint, tokens: TokenIds) -> str:
         """Return the 32 hex digits that name the snapshot of these tokens.
 

@@ -334,9 +334,13 @@ def test_a_full_disk_is_known_from_the_start(
     writing = SnapshotStore(tmp_path)
     writing.save(fingerprint, range(12), snapshot_files.state())
     store = SnapshotStore(tmp_path, floor_bytes=1 << 62)
-    assert "stay free for others" in store.trouble
+    assert "not kept" in store.trouble
+    assert store.off == ""
     assert isinstance(store.lookup(fingerprint, range(12)), Hit)
-    assert store.save(fingerprint, range(5), snapshot_files.state(5)) == Skipped(store.trouble)
+    outcome = store.save(fingerprint, range(5), snapshot_files.state(5))
+    assert isinstance(outcome, Skipped)
+    assert not outcome.failed
+    assert outcome.reason in store.trouble
     lease = store.lease(fingerprint, range(5))
     assert lease is not None
     assert not lease.is_locked
@@ -348,10 +352,11 @@ def test_a_network_folder_is_not_touched(
     """No lookup, no save, no lock; the reason is told."""
     monkeypatch.setattr("edgellm.store.place.network_type", lambda *_: "nfs4")
     store = SnapshotStore(tmp_path / "store")
-    assert "nfs4" in store.trouble
+    assert store.trouble == f"prefix snapshots are off: {store.off}"
+    assert "nfs4" in store.off
     found = store.lookup(fingerprint, range(12))
     assert not isinstance(found, Hit)
-    assert (found.code, found.reason) == ("unreadable", store.trouble)
+    assert (found.code, found.reason) == ("unreadable", store.off)
     assert isinstance(store.save(fingerprint, range(12), snapshot_files.state()), Skipped)
     assert store.lease(fingerprint, range(12)) is not None
     assert list(tmp_path.iterdir()) == []
