@@ -1,4 +1,4 @@
-"""Files written by the first version of the format, one a tier: readable for ever, still written so.
+"""Files written by the first version of the format, one a tier and feature: readable for ever.
 
 If a test of reading fails, the format has changed: give it another number, or another codec feature,
 and keep the reader of this one. Do not write the files anew.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import pytest
 from edgellm.core import Tier
 from edgellm.store import names
 from edgellm.store.codec import pack_state
-from edgellm.store.snapshots import Hit, Saved, SnapshotStore
+from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
 
 if TYPE_CHECKING:
@@ -84,6 +85,149 @@ def test_the_format_is_written_as_it_was(tmp_path: Path):
     assert saved.path.parent.name == "04f846bd7bc821d9"
     assert saved.path.stem == "7be638ce6f857a35e8702baa025443b9"
     assert saved.path.read_bytes() == GOLDEN.read_bytes()
+
+
+def kinds_state() -> KVState:
+    """Return the state in the file of more kinds: an extra of each position, recurrent memories."""
+    dense = (
+        Section(0, "K", "f16", _numbers(0, (6, 32), np.uint16)),
+        Section(0, "X", "u8", _numbers(6, (6, 10), np.uint8)),
+    )
+    recurrent = (
+        Section(0, "R", "f32", _numbers(7, (1, 24), np.uint32)),
+        Section(1, "R", "f32", _numbers(8, (1, 24), np.uint32)),
+        Section(0, "S", "f32", _numbers(9, (1, 64), np.uint32)),
+    )
+    return KVState(6, (Part("dense", 0, 6, dense), Part("recurrent", 5, 1, recurrent)))
+
+
+def longer_state() -> KVState:
+    """Return the state in the file that leans on the first one: its rows, then four more."""
+    parts = []
+    for part in golden_state().parts:
+        if part.kind == "dense":
+            sections = tuple(
+                replace(s, rows=np.concatenate((s.rows, s.rows[:4] ^ 1))) for s in part.sections
+            )
+            parts.append(Part("dense", 0, 10, sections))
+        else:
+            first = 0 if part.kind == "opaque" else 6
+            parts.append(Part(part.kind, first, 10 - first, part.sections))
+    return KVState(10, tuple(parts))
+
+
+def planes_state() -> KVState:
+    """Return the state in the file of byte planes: few high bytes, all low ones."""
+    parts = []
+    for part in tier_state().parts:
+        sections = [
+            replace(s, rows=s.rows & np.uint16(0x83FF)) if s.type == "f16" else s
+            for s in part.sections
+        ]
+        sections.append(Section(0, "X", "u8", _numbers(6, (part.n_tokens, 3), np.uint8)))
+        parts.append(replace(part, sections=tuple(sections)))
+    return KVState(40, tuple(parts))
+
+
+LONGER_TOKENS = [*TOKENS, 7, 8, 9, 10]
+LATER_FILES = {
+    "format-1-kinds-2": (TOKENS, kinds_state),
+    "format-1-delta-1": (LONGER_TOKENS, longer_state),
+    "format-1-planes-1": (list(range(1000, 1040)), planes_state),
+}
+
+
+def _put(folder: Path, name: str, tokens: list[int]) -> None:
+    path = names.path_of(folder, FINGERPRINT.digest(), names.token_ids(tokens))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(FOLDER / f"{name}.ekv", path)
+
+
+@pytest.mark.parametrize("name", sorted(LATER_FILES))
+def test_the_first_files_of_each_feature_can_be_read(tmp_path: Path, name: str):
+    """Each committed file is a hit with the numbers it had; one leans on the first of all."""
+    tokens, make_state = LATER_FILES[name]
+    if name == "format-1-delta-1":
+        _put(tmp_path, "format-1", TOKENS)
+    _put(tmp_path, name, tokens)
+    found = SnapshotStore(tmp_path).lookup(FINGERPRINT, tokens)
+    assert isinstance(found, Hit), found
+    expected = make_state()
+    assert [(p.kind, p.first, p.n_tokens) for p in expected.parts] == [
+        (p.kind, p.first, p.n_tokens) for p in found.state.parts
+    ]
+    for ours, theirs in zip(expected.parts, found.state.parts, strict=True):
+        for left, right in zip(ours.sections, theirs.sections, strict=True):
+            assert (left.layer, left.role, left.type) == (right.layer, right.role, right.type)
+            assert np.array_equal(left.rows, right.rows)
+
+
+@pytest.mark.parametrize("name", ["format-1-kinds-2", "format-1-delta-1"])
+def test_each_feature_is_written_as_it_was(tmp_path: Path, name: str):
+    """The same bytes again; not of byte planes, because another Zstandard may pack them better."""
+    tokens, make_state = LATER_FILES[name]
+    store = SnapshotStore(tmp_path, clock=lambda: CREATED_S)
+    base = store.save(FINGERPRINT, TOKENS, golden_state()) if name.endswith("delta-1") else None
+    anchor = base.anchor if isinstance(base, Saved) else None
+    saved = store.save(FINGERPRINT, tokens, make_state(), base=anchor)
+    assert isinstance(saved, Saved)
+    assert saved.path.read_bytes() == (FOLDER / f"{name}.ekv").read_bytes()
+
+
+EVERY = pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.full)])
+GOLDEN_FILES = sorted(path.stem for path in FOLDER.glob("*.ekv"))
+
+
+@EVERY
+@pytest.mark.parametrize("name", GOLDEN_FILES)
+def test_any_changed_byte_is_a_miss(tmp_path: Path, name: str, step: int):
+    """Every byte of every golden file, one bit of it turned: no other state ever comes out."""
+    tokens, tier = _asked(name)
+    if name == "format-1-delta-1":
+        _put(tmp_path, "format-1", TOKENS)
+    _put(tmp_path, name, tokens)
+    store = SnapshotStore(tmp_path)
+    path = names.path_of(tmp_path, FINGERPRINT.digest(), names.token_ids(tokens))
+    content = path.read_bytes()
+    for at in range(0, len(content), step):
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << (at % 8)
+        path.write_bytes(damaged)
+        assert isinstance(store.lookup(FINGERPRINT, tokens, tier), Miss), at
+    path.write_bytes(content)
+    assert isinstance(store.lookup(FINGERPRINT, tokens, tier), Hit)
+
+
+@EVERY
+def test_any_changed_byte_of_a_base_is_a_miss_or_changes_nothing(tmp_path: Path, step: int):
+    """What leans on a file sees no other rows than those it was made after."""
+    tokens, make_state = LATER_FILES["format-1-delta-1"]
+    _put(tmp_path, "format-1", TOKENS)
+    base = names.path_of(tmp_path, FINGERPRINT.digest(), names.token_ids(TOKENS))
+    content, expected = base.read_bytes(), make_state()
+    store = SnapshotStore(tmp_path)
+    n_hits = 0
+    for at in range(0, len(content), step):
+        _put(tmp_path, "format-1-delta-1", tokens)
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << (at % 8)
+        base.write_bytes(damaged)
+        found = store.lookup(FINGERPRINT, tokens)
+        if isinstance(found, Hit):
+            n_hits += 1
+            for ours, theirs in zip(expected.parts, found.state.parts, strict=True):
+                for left, right in zip(ours.sections, theirs.sections, strict=True):
+                    assert np.array_equal(left.rows, right.rows), at
+        else:
+            assert found.code in {"corrupt", "base_missing"}
+    assert 0 < n_hits < len(content) / step / 4  # the windows and blobs of a base are not read
+
+
+def _asked(name: str) -> tuple[list[int], Tier]:
+    if name in LATER_FILES:
+        return LATER_FILES[name][0], Tier.EXACT
+    tier = name.removeprefix("format-1").removeprefix("-")
+    return (TIER_TOKENS, Tier(tier)) if tier else (TOKENS, Tier.EXACT)
 
 
 TIER_TOKENS = list(range(1000, 1040))
