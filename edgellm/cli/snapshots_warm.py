@@ -15,7 +15,10 @@ from edgellm.cli.snapshots_why import KEY_FLAGS
 from edgellm.errors import EXIT_FAILURE
 
 if TYPE_CHECKING:
-    from edgellm.core import SnapshotUse
+    from collections.abc import Sequence
+
+    from edgellm.core import Message, SnapshotUse, Tools
+    from edgellm.runtime.session import Session
 
 EXAMPLES: Final = """
 edgellm snapshots warm model.gguf --system-file rules.txt
@@ -49,13 +52,25 @@ def warm(
     with open_model(model, options.session_options(), status) as session:
         if not options.json:
             render.write_err("reading the system prompt\n")
-        use = session.warm(messages)
+        use = _warmed(session, messages, options.tool_list())
     if options.json:
         render.json_line({"type": "warmed", **use.to_wire()})
     else:
         render.facts(_facts(use))
     if not is_kept(use):
         raise typer.Exit(EXIT_FAILURE)
+
+
+def _warmed(session: Session, messages: Sequence[Message], tools: Tools) -> SnapshotUse:
+    """Read the prompt; a signal ends that in order."""
+    from edgellm.cli.interrupts import interrupts
+    from edgellm.errors import Cancelled
+
+    with interrupts(session.cancel) as asked:
+        try:
+            return session.warm(messages, tools)
+        except Cancelled:
+            raise asked.error() from None
 
 
 def is_kept(use: SnapshotUse) -> bool:
@@ -70,11 +85,11 @@ def stand_back() -> None:
     process = psutil.Process()
     with contextlib.suppress(OSError, AttributeError, psutil.Error):
         if os.name == "nt":
-            process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+            process.nice(getattr(psutil, "BELOW_NORMAL_PRIORITY_CLASS", None))
         else:
             os.nice(_NICE)
     with contextlib.suppress(OSError, AttributeError, ValueError, psutil.Error):
-        process.ionice(psutil.IOPRIO_CLASS_IDLE)
+        process.ionice(getattr(psutil, "IOPRIO_CLASS_IDLE", None))
 
 
 def _facts(use: SnapshotUse) -> list[tuple[str, str]]:

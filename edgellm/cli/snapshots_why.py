@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from edgellm.core import Message
-    from edgellm.runtime.why import Difference, Why
+    from edgellm.runtime.differences import Difference
+    from edgellm.runtime.why import Why
 
 EXAMPLES: Final = """
 edgellm snapshots why model.gguf --system-file rules.txt
@@ -84,7 +85,7 @@ def plain(found: Why) -> dict[str, Any]:
 def _facts(found: Why) -> Iterator[tuple[str, str]]:
     from edgellm.cli.snapshots import day
 
-    yield "result", f"miss ({found.code})" if found.cause else "hit"
+    yield "result", f"miss ({found.code})" if found.cause else found.code
     yield "what", found.message
     if found.cause:
         yield "cause", found.cause

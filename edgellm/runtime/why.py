@@ -17,7 +17,9 @@ from edgellm.runtime.differences import Said, compare, tool_names
 from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS
 from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.spelled import SpelledTokens
+from edgellm.store import names
 from edgellm.store.explain import HIT
+from edgellm.store.imports import Imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from edgellm.runtime.session import SessionOptions
     from edgellm.store.explain import Explanation, FieldChange
     from edgellm.store.snapshots import SnapshotStore
+    from edgellm.store.state import Fingerprint
 
 _QUESTION = "Hello"  # what stands behind the prefix does not matter, as long as something does
 
@@ -39,8 +42,9 @@ class Why:
     """Whether the store has a prompt's prefix, and if not, why.
 
     Attributes:
-        code: `hit`, or the code of the miss.
-        cause: one of `CAUSES`; "" for a hit.
+        code: `hit`, `imported` where a pack has it that waits for its first use, or the code of the
+            miss.
+        cause: one of `CAUSES`; "" for no miss.
         message: one phrase for people.
         fix: one line of advice; "" for a hit.
         key: name of the snapshot that is looked for.
@@ -166,6 +170,8 @@ class Doctor:
             found = self._store.explain(fingerprint, prefix, tier)
             if found.code == HIT:
                 return self._hit(found, prompt, first)
+            if self._waits(fingerprint, prefix):
+                return self._waiting(found, prompt, cut)
             first = first or (found, prefix)
         if first is None:
             message = (
@@ -173,6 +179,18 @@ class Doctor:
             )
             return self._refused("too_short", message, prompt)
         return self._miss(*first, said)
+
+    def _waits(self, fingerprint: Fingerprint, prefix: Sequence[int]) -> bool:
+        """Return whether a pack that was imported has these tokens."""
+        ids = names.token_ids(prefix)
+        return Imports(self._store.files).waiting(fingerprint.digest(), ids) is not None
+
+    def _waiting(self, found: Explanation, prompt: Prompt, cut: int) -> Why:
+        key, path = found.path.stem, str(found.path)
+        message = (
+            f"an imported snapshot of {cut} tokens waits: the next run probes it, then uses it"
+        )
+        return Why("imported", "", message, "", key, path, prompt.n_prefix, cut)
 
     def _refused(self, code: str, message: str, prompt: Prompt) -> Why:
         """Describe what the session does not ask the store for."""

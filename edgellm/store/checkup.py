@@ -5,7 +5,9 @@ Only what is ours by place and name is ever removed; the rest is reported and le
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -16,11 +18,12 @@ from edgellm.store import names
 from edgellm.store.chain import BaseMissing
 from edgellm.store.eviction import ORPHAN_AGE_S
 from edgellm.store.flight import LOCKS_DIR
+from edgellm.store.imports import IMPORTS_DIR, MANIFEST_NAME, Imports
 from edgellm.store.ledger import LEDGER_NAME
 from edgellm.store.read import read_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from edgellm.store.files import Files
@@ -85,13 +88,18 @@ def _finding(problem: _Problem, fix: bool) -> Finding:
     return Finding(problem.path, problem.text, fixed=True)
 
 
-def _walk(files: Files, clock: Callable[[], float]) -> Iterator[_Problem]:
+def _walk(
+    files: Files, clock: Callable[[], float], own: Collection[str] = _OWN_NAMES
+) -> Iterator[_Problem]:
     root = files.root
     if not root.exists():
         return
     yield from _mode(root, PRIVATE_DIR_MODE)
     for version in _children(root):
-        if version.name in _OWN_NAMES:
+        if version.name == IMPORTS_DIR and _is_folder(version):
+            yield from _imports(files, version, clock)
+            continue
+        if version.name in own:
             yield from _mode(
                 version, PRIVATE_DIR_MODE if _is_folder(version) else PRIVATE_FILE_MODE
             )
@@ -110,6 +118,23 @@ def _walk(files: Files, clock: Callable[[], float]) -> Iterator[_Problem]:
             yield from _mode(folder, PRIVATE_DIR_MODE)
             for path in _children(folder):
                 yield from _entry(files, path, clock)
+
+
+def _imports(files: Files, folder: Path, clock: Callable[[], float]) -> Iterator[_Problem]:
+    """Judge what waits for its first use: each pack is a store of its own, with a manifest."""
+    yield from _mode(folder, PRIVATE_DIR_MODE)
+    imports = Imports(files)
+    usable = {name for name, _, _ in imports.packs()}
+    for pack in _children(folder):
+        owner = temp_owner(pack)
+        if owner is not None:
+            if not process_alive(owner):
+                remedy = functools.partial(shutil.rmtree, pack)
+                yield _Problem(pack, "left behind by an import that is gone", remedy)
+        elif pack.name in usable:
+            yield from _walk(imports.pack_files(pack), clock, (MANIFEST_NAME,))
+        else:
+            yield _Problem(pack, "not a pack that is known here")
 
 
 def _children(folder: Path) -> list[Path]:
