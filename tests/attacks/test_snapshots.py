@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +19,10 @@ from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 TOKENS = list(range(12))
-N_MUTATIONS = 1000
+N_MUTATIONS = 300
+GENERATOR = Path(__file__).parents[1] / "field" / "gen_inputs.py"
 MAX_PEAK_BYTES = 4 << 20
 
 
@@ -35,13 +38,25 @@ def with_peak(look: Callable[[], Hit | Miss]) -> tuple[Hit | Miss, int]:
 class Victim:
     """A store with one snapshot whose file a test overwrites."""
 
-    def __init__(self, folder: Path, files: Any, tier: Tier = Tier.EXACT) -> None:
+    def __init__(self, folder: Path, files: Any, how: str = "exact") -> None:
         self.files = files
-        self.tier = tier
+        self.tier = Tier(how) if how in {"exact", "q4"} else Tier.EXACT
         self.store = SnapshotStore(folder)
-        self.state = files.state() if tier is Tier.EXACT else files.packed(tier)
-        saved = self.store.save(files.FINGERPRINT, TOKENS, self.state)
+        base = None
+        if how == "delta-1":
+            short = files.hybrid(5, seed=3)
+            outcome = self.store.save(files.FINGERPRINT, TOKENS[:5], short)
+            assert isinstance(outcome, Saved)
+            self.state, base = files.grown(short, 12, 4), outcome.anchor
+        else:
+            makers = {"exact": files.state, "kinds-2": files.hybrid, "planes-1": files.smooth}
+            self.state = makers[how]() if how in makers else files.packed(self.tier)
+        saved = self.store.save(
+            files.FINGERPRINT, TOKENS, self.state, base=base, lossless=how == "planes-1"
+        )
         assert isinstance(saved, Saved)
+        needs = files.split(saved.path.read_bytes())[0]["required_features"]
+        assert how in (*needs, self.tier.value)
         self.path = saved.path
         self.content = saved.path.read_bytes()
 
@@ -57,17 +72,20 @@ def victim(tmp_path: Path, snapshot_files: Any) -> Victim:
     return Victim(tmp_path, snapshot_files)
 
 
-@pytest.fixture(params=[Tier.EXACT, Tier.Q4])
+@pytest.fixture(params=["exact", "q4", "kinds-2", "delta-1", "planes-1"])
 def any_victim(request, tmp_path: Path, snapshot_files: Any) -> Victim:
-    """Make a store with one snapshot, exact or packed."""
+    """Make a store with one snapshot: exact, packed, or with a feature that came later."""
     return Victim(tmp_path, snapshot_files, request.param)
 
 
-def test_no_random_damage_is_ever_used(any_victim: Victim):
-    """1,000 flips, cuts, extensions, swaps and overwritings: no hit but the undamaged file."""
+@pytest.mark.parametrize(
+    "n_mutations", [N_MUTATIONS, pytest.param(10 * N_MUTATIONS, marks=pytest.mark.full)]
+)
+def test_no_random_damage_is_ever_used(any_victim: Victim, n_mutations: int):
+    """Flips, cuts, extensions, swaps and overwritings: no hit but the undamaged file."""
     rng = random.Random(20_260_101)
     n_misses = 0
-    for _ in range(N_MUTATIONS):
+    for _ in range(n_mutations):
         damaged = any_victim.files.mutate(any_victim.content, rng)
         found = any_victim.lookup(damaged)
         if damaged == any_victim.content:
@@ -75,15 +93,63 @@ def test_no_random_damage_is_ever_used(any_victim: Victim):
             continue
         assert isinstance(found, Miss), any_victim.store
         n_misses += 1
-    assert n_misses > N_MUTATIONS * 0.9
+    assert n_misses > n_mutations * 0.9
 
 
-def test_every_byte_of_a_file_is_covered(any_victim: Victim):
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.full)])
+def test_every_byte_of_a_file_is_covered(any_victim: Victim, step: int):
     """A flip of any single byte, padding and footer included, is a miss."""
-    for offset in range(len(any_victim.content)):
+    for offset in range(0, len(any_victim.content), step):
         damaged = bytearray(any_victim.content)
         damaged[offset] ^= 0x80
         assert isinstance(any_victim.lookup(bytes(damaged)), Miss), offset
+
+
+@pytest.mark.parametrize(
+    "n_mutations", [N_MUTATIONS, pytest.param(10 * N_MUTATIONS, marks=pytest.mark.full)]
+)
+def test_damage_anywhere_in_a_chain_gives_no_other_state(
+    tmp_path: Path, snapshot_files: Any, n_mutations: int
+):
+    """Any of its files, damaged or taken from another chain: the same bits, or a miss."""
+    files, rng = snapshot_files, random.Random(20_260_102)
+    store = SnapshotStore(tmp_path)
+    state, base, contents = files.hybrid(4, seed=1), None, {}
+    for n in (4, 7, 12):
+        state = state if n == 4 else files.grown(state, n, seed=n)
+        saved = store.save(files.FINGERPRINT, TOKENS[:n], state, base=base, lossless=n == 7)
+        assert isinstance(saved, Saved)
+        base, contents[saved.path] = saved.anchor, saved.path.read_bytes()
+    n_hits = 0
+    for _ in range(n_mutations):
+        for path, content in contents.items():
+            path.write_bytes(content)
+        victim = rng.choice(list(contents))
+        source = rng.choice([victim, victim, victim, *contents])
+        victim.write_bytes(files.mutate(contents[source], rng))
+        found = store.lookup(files.FINGERPRINT, TOKENS)
+        if isinstance(found, Hit):
+            n_hits += 1
+            assert files.same(state, found.state)
+        else:
+            assert found.code in {"corrupt", "base_missing", "incompatible", "foreign_tokens"}
+    assert n_hits < n_mutations / 2
+
+
+def test_every_damaged_copy_of_the_generator_is_a_clean_miss(
+    any_victim: Victim, tmp_path_factory: pytest.TempPathFactory
+):
+    """The field samples' generator makes some twenty of them."""
+    folder = tmp_path_factory.mktemp("copies")
+    source = folder / "source.ekv"
+    source.write_bytes(any_victim.content)
+    command = [sys.executable, str(GENERATOR), "mutate", str(source), str(folder / "out")]
+    subprocess.run(command, check=True, capture_output=True)
+    copies = [path.read_bytes() for path in (folder / "out").iterdir()]
+    assert len(copies) >= 15
+    for content in copies:
+        found = any_victim.lookup(content)
+        assert isinstance(found, Miss) or content == any_victim.content
 
 
 def test_every_length_but_the_right_one_is_a_miss(victim: Victim):
@@ -139,7 +205,7 @@ def test_a_packed_section_that_promises_terabytes_takes_no_memory(
     tmp_path: Path, snapshot_files: Any, shape: tuple[int, int]
 ):
     """What comes out of a packed file is bounded by the file, as its shapes are by its length."""
-    victim = Victim(tmp_path, snapshot_files, Tier.Q4)
+    victim = Victim(tmp_path, snapshot_files, "q4")
 
     def grow(header: dict[str, Any]) -> None:
         part = header["parts"][1]
