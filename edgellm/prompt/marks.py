@@ -83,7 +83,7 @@ class _Finder:
             is_last = n == len(self.system) - 1
             ends = {*message.marks, *(() if is_last else (len(message.content),))}
             for end in sorted(ends):
-                at = self._end_of(n, message.content[:end])
+                at = self.end_of(n, message.content[:end])
                 if at is not None:
                     yield at
 
@@ -96,15 +96,15 @@ class _Finder:
         more = self.write(self.system, (*self.tools, _other(last, self.sign)))
         if others is None or more is None or others == self.base:
             return
-        begin = self._end_of(0, "")
-        end = self._end_of(len(self.system) - 1, self.system[-1].content)
+        begin = self.end_of(0, "")
+        end = self.end_of(len(self.system) - 1, self.system[-1].content)
         tools_begin, tools_end = (agreed_chars(self.base, text) for text in (others, more))
         if end is not None and end <= tools_begin:
             yield end
         if begin is not None and tools_end <= begin:
             yield len(self.base.text[:tools_end].rstrip())
 
-    def _end_of(self, n: int, content: str) -> int | None:
+    def end_of(self, n: int, content: str) -> int | None:
         """Return where a beginning of the n-th message ends in the text, None if nowhere.
 
         Spaces at its end are left out: templates trim them.
@@ -118,6 +118,14 @@ class _Finder:
         # Elsewhere, a template has put what follows before it.
         is_end = text.text[:at].endswith(kept[-_N_SEEN_CHARS:])
         return at if is_end and text.text.startswith(self.sign, at) else None
+
+
+def end_of(content: str, role: str, write: Write, base: PromptText) -> int | None:
+    """Return where a beginning of the one system message ends in a text, None if nowhere."""
+    message = Message(role, content)
+    sign = free_sign([base.text])
+    finder = _Finder(write, (message,), (), base, sign)
+    return finder.end_of(0, content) if sign else None
 
 
 def token_at(base: PromptText, at: int, base_tokens: list[int], encode: Encode) -> int:

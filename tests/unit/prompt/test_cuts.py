@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgellm.core import Message
-from edgellm.prompt.boundary import MIN_GAP_TOKENS, Boundaries, stable_prefix
+from edgellm.prompt.boundary import Boundaries, stable_prefix
 from edgellm.prompt.encoding import PromptEncoder
 from edgellm.prompt.provenance import PromptText, PromptWriter
+from edgellm.prompt.stable import MIN_GAP_TOKENS
 from edgellm.prompt.template import make_prompter
 
 NOW = datetime(2026, 5, 17, 9, 30, 12)  # noqa: DTZ001
