@@ -20,7 +20,7 @@ from edgellm.fileio import PRIVATE_FILE_MODE, private_dir, write_atomic
 from edgellm.store.flight import Locks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 LEDGER_NAME: Final = "ledger"
@@ -34,6 +34,8 @@ SAVED: Final = "saved"
 """The code of a line that is no request, of a save that ended after its request."""
 WEIGHT: Final = 0.3
 """Of the newest measurement in a speed; those before share the rest in the same way."""
+LONG_TOKENS: Final = 64
+"""Fewer tell how long a call takes, and not how fast prompts are read."""
 _LOCK_WAIT_S: Final = 0.25
 _READ_BYTES: Final = 16 << 20
 _LINE: Final = re.compile(
@@ -91,7 +93,7 @@ class Totals:
         model: its content id.
         codes: how many requests ended with each code, the most frequent first.
         reused_tokens: taken from snapshots.
-        prefill_tokens_per_s: over all prompts read here, or None.
+        prefill_tokens_per_s: over all prompts of some length read here, or None.
         saved_s: what reading those tokens would have taken at that speed, less the time to restore
             them; None where that speed is not known.
         restore_s, restore_bytes, saved_bytes: sums.
@@ -172,7 +174,7 @@ class Ledger:
         uses = [use for use in self.uses() if use.n_requests == 1]
         own = [use for use in uses if use.model == model]
         return Speed(
-            _mean(own, lambda use: (use.prefill_tokens, use.prefill_s)),
+            _mean(_telling(own), lambda use: (use.prefill_tokens, use.prefill_s)),
             _mean(uses, lambda use: (use.restore_bytes, use.restore_s)),
             _mean(uses, lambda use: (use.saved_bytes, use.save_s)),
         )
@@ -245,16 +247,23 @@ def _sum(left: Use, right: Use) -> Use:
     return Use(left.model, left.code, *(a + b for a, b in pairs))
 
 
-def _totals(model: str, uses: Iterable[Use]) -> Totals:
+def _telling(uses: Sequence[Use]) -> Sequence[Use]:
+    """Return those that tell how fast prompts are read: the long ones, or all if there is none."""
+    return [use for use in uses if use.prefill_tokens >= LONG_TOKENS * use.n_requests] or uses
+
+
+def _totals(model: str, uses: Sequence[Use]) -> Totals:
     codes: dict[str, int] = {}
-    total = hits = Use(model, "")
+    total = hits = read = Use(model, "")
+    for use in _telling(uses):
+        read = _sum(read, use)
     for use in uses:
         total = _sum(total, use)
         if use.code in HITS:
             hits = _sum(hits, use)
         if use.code != SAVED:
             codes[use.code] = codes.get(use.code, 0) + use.n_requests
-    speed = total.prefill_tokens / total.prefill_s if total.prefill_s > 0 else None
+    speed = read.prefill_tokens / read.prefill_s if read.prefill_s > 0 else None
     return Totals(
         model=model,
         codes=tuple(sorted(codes.items(), key=lambda pair: (-pair[1], pair[0]))),

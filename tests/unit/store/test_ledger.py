@@ -123,6 +123,16 @@ def test_totals_are_those_of_each_model(ledger: Ledger):
     assert (second.saved_s, second.prefill_tokens_per_s) == (None, None)
 
 
+def test_a_short_rest_does_not_tell_the_speed(ledger: Ledger):
+    """What a hit leaves to read is a call's own time more than its tokens."""
+    ledger.record(Use(MODEL, "not_stored", prefill_tokens=1000, prefill_s=10.0))
+    ledger.record(Use(MODEL, "hit", 1, 990, 10, 5.0))
+    assert ledger.totals()[0].prefill_tokens_per_s == 100.0
+    assert ledger.speed(MODEL).prefill_tokens_per_s == 100.0
+    ledger.record(Use(OTHER, "hit", 1, 990, 10, 5.0))
+    assert ledger.speed(OTHER).prefill_tokens_per_s == 2.0
+
+
 def test_speeds_follow_the_newest_measurements(ledger: Ledger):
     """A machine that became faster is soon known as that; disks are the same for every model."""
     for seconds in (10.0, *[1.0] * 12):
