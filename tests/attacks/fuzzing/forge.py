@@ -34,6 +34,14 @@ _WORDS = (
     "q8_0",
     "q4_0",
     "u8",
+    "R",
+    "S",
+    "X",
+    "recurrent",
+    "kinds-2",
+    "delta-1",
+    "planes-1",
+    "planes",
     "exact",
 )
 
@@ -56,10 +64,11 @@ def snapshot_inputs() -> list[bytes]:
     files, found = _files(), []
     states = [files.state(n, kind) for kind, n in (("f16", 12), ("q8_0", 3), ("f32", 1))]
     states += [files.packed(tier) for tier in (Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)]
+    states += [files.hybrid(), files.smooth(4), files.smooth(2, "f32")]
     for state in states:
         with tempfile.TemporaryDirectory() as folder:
             store = SnapshotStore(Path(folder) / "store")
-            saved = store.save(files.FINGERPRINT, list(range(state.n_tokens)), state)
+            saved = store.save(files.FINGERPRINT, list(range(state.n_tokens)), state, lossless=True)
             content = saved.path.read_bytes()
         header, data = files.split(content)
         found += [_EVEN + content, _ODD + _encode(header) + _END + data]
