@@ -5,12 +5,15 @@ The prompt is searched for in every file below EDGELLM_HOME, eight bytes at a ti
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import logging
 import os
 import resource
 import stat
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,7 @@ import pytest
 
 from edgellm.cli.app import main
 from edgellm.store.envelope import HEADER, is_encrypted
+from edgellm.store.read import read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +30,13 @@ if TYPE_CHECKING:
 WINDOW = 8
 TIME_LIMIT_S = 60
 SYSTEM = (
-    "Quince jelly recipe number forty-two belongs to Oswald Fitzgibbon of Upper Wexcombe; nobody may "
+    "Quince jelly recipe no. forty-two belongs to Oswald Fitzgibbon of Upper Wexcombe; nobody may "
     "copy it. Vexing zephyrs blow past his brick kiln, and six hazy juggernauts mop up the quarry. "
 ) * 3
 QUESTION = "Whose jackdaw swallowed the Pemberton sapphire yesterday?"
 TURNS = ("Mention Grizelda's lockbox 7731-KX twice.", "Then forget Hortensia Blythe-Warmsley.")
-TEXTS = (SYSTEM, QUESTION, *TURNS)
+DOCUMENT = "Wexcombe parish register, folio nineteen: Ottoline Drax paid 3 guineas 14 pence for quicklime. "
+TEXTS = (SYSTEM, QUESTION, *TURNS, DOCUMENT * 4)
 
 
 class Machine:
@@ -78,6 +83,15 @@ class Machine:
             input="\n".join(TURNS).encode(),
         )
         assert done.returncode == 0, done.stderr
+
+    def warm(self) -> None:
+        """Make the snapshot of a document ahead of time, and ask why another one is not there."""
+        document = self.home.with_name("document.txt")
+        document.write_text(DOCUMENT * 4)
+        given = [str(self.model), "--system", SYSTEM, "--prefix-file", str(document)]
+        for command in ("warm", "why"):
+            done = self.call("snapshots", command, *given, "--threads", "1", "--json")
+            assert done.returncode == 0, done.stderr
 
     def files(self) -> list[Path]:
         """Return every file below the home."""
@@ -158,7 +172,10 @@ def test_no_text_reaches_the_disk_and_purge_leaves_nothing(machine: Machine) -> 
     machine.umask = 0
     first = machine.answer()
     assert first["snapshot"]["reason"].startswith("miss")
-    machine.chat()
+    machine.chat("--snapshot-turns")
+    machine.warm()
+    n_snapshots = len(list(machine.home.rglob("*.ekv")))
+    assert n_snapshots >= 3
     files = machine.files()
     assert any(path.suffix == ".ekv" for path in files)
     wanted = windows(TEXTS)
@@ -296,7 +313,14 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", PLANTED)
+@pytest.mark.parametrize(
+    ("machine", "what"),
+    [
+        *(("plain", what) for what in PLANTED),
+        *(("encrypted", what) for what in ("no bytes", "link", "chunks of gigabytes", "folder")),
+    ],
+    indirect=["machine"],
+)
 def test_what_is_planted_in_a_snapshots_place_is_never_used(
     machine: Machine, here: Callable[..., dict[str, Any]], what: str
 ) -> None:
@@ -312,7 +336,7 @@ def test_what_is_planted_in_a_snapshots_place_is_never_used(
     assert place.with_name("other").exists()
 
 
-@pytest.mark.parametrize("what", ["pipe", "device", "terabyte of holes", "chunks of gigabytes"])
+@pytest.mark.parametrize("what", ["pipe", "device", "terabyte of holes"])
 def test_nothing_planted_makes_a_process_wait_or_grow(
     tmp_path: Path, tiny_models: Path, here: Callable[..., dict[str, Any]], what: str
 ) -> None:
@@ -347,3 +371,39 @@ def test_a_warm_session_survives_what_is_planted(tmp_path: Path, tiny_models: Pa
 def _limit_memory() -> None:
     """Let a process that believes a length fail at once."""
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+
+
+def test_nothing_said_beside_an_answer_holds_the_prompt(
+    tmp_path: Path, tiny_models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Errors with their causes, a hit's repr, log lines at every level, a dump of all stacks."""
+    from edgellm import EdgeLLMError, Message, Request, load
+
+    caplog.set_level(logging.DEBUG)
+    model, said = tiny_models / "tiny-llama.gguf", []
+    messages = [Message("system", SYSTEM), Message("user", QUESTION)]
+    with load(model, snapshot="exact", n_threads=1, n_ctx=64) as llm:
+        with pytest.raises(EdgeLLMError) as caught:
+            llm.generate(messages)
+        said += ["".join(traceback.format_exception(caught.value)), repr(caught.value)]
+    for wrong in (
+        lambda: Message("user", SYSTEM + "\ud800"),
+        lambda: Request(tuple(messages), max_tokens=-1),
+        lambda: Request((*messages, SYSTEM)),
+        lambda: Request(tuple(messages), stop=(SYSTEM, 5)),
+    ):
+        with pytest.raises(EdgeLLMError) as caught:
+            wrong()
+        said += ["".join(traceback.format_exception(caught.value)), repr(caught.value)]
+    with load(model, snapshot="exact", n_threads=1) as llm:
+        for event in llm.stream(messages, max_tokens=2):
+            said.append(repr(event.snapshot) if hasattr(event, "snapshot") else "")
+            with (tmp_path / "stacks").open("w+") as file:
+                faulthandler.dump_traceback(file)
+                file.seek(0)
+                said.append(file.read())
+    for path in Path(os.environ["EDGELLM_HOME"]).rglob("*.ekv"):
+        said.append(repr(read_snapshot(path)))
+    assert "Snapshot(header=" in said[-1]
+    text = "\n".join([*said, caplog.text])
+    assert leaks(text.encode("utf-8", "replace"), windows(TEXTS)) == []
