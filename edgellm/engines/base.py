@@ -136,7 +136,8 @@ class Engine(Protocol):
         Raises:
             ValueError: no tokens, or an id outside the vocabulary.
             PromptTooLong: they do not fit the context; the memory is unchanged.
-            Cancelled: `cancel` was called; whole chunks decoded before stay in the memory.
+            Cancelled: `cancel` was called; whole chunks decoded before stay in the memory, or it is
+                empty, where a part of a chunk cannot be taken back.
             EngineFailed: the library failed; the memory is cleared.
         """
 

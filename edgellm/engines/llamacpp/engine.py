@@ -180,6 +180,8 @@ class LlamaCppEngine:
         self.library.log.mark()
         code = self._interruptible(context, chunk, start, every=every)
         if code == ABORTED:
+            if context.position() != start:  # the library could not take the chunk back
+                context.clear()
             raise Cancelled("the decode was stopped")
         if code:
             context.clear()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgellm.engines.base import Engine
-from edgellm.errors import SnapshotIncompatible
+from edgellm.errors import Cancelled, SnapshotIncompatible
 from edgellm.store.state import KVState, Part, PartOutline, Section, SectionOutline
 
 KINDS = (
@@ -150,6 +151,29 @@ def test_the_copy_back_is_needed(open_tiny, tokens):
     engine.restore(state)
     assert after(engine, tokens(16, 1)) == moved
     assert live != moved
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_stopped_chunk_leaves_nothing_behind(open_tiny, tokens, monkeypatch, name):
+    """What was decoded before a stop is there or nothing is, and the answer is that of no stop."""
+    engine, other = open_tiny(name), open_tiny(name)
+    engine.decode(tokens(100))
+    decode = engine._context.decode
+
+    def stopped(*args: Any, **options: Any) -> int:
+        engine.cancel()
+        return decode(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._context, "decode", stopped)
+        with pytest.raises(Cancelled):
+            engine.decode(tokens(50, 1))
+    engine.resume()
+    assert engine.position == (0 if name in HOLDS_ONE_PLACE else 100)
+    for each in (engine, other):
+        if not each.position:
+            each.decode(tokens(100))
+    assert after(engine, tokens(50, 1)) == after(other, tokens(50, 1))
 
 
 def damaged(state: KVState, other: KVState) -> list[KVState]:
