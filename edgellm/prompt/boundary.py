@@ -56,6 +56,22 @@ class Boundary:
         return self.cuts[-1] if self.cuts else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What of a system prompt's tokens stays when its text changes.
+
+    Attributes:
+        n_tokens: length of the stable prefix: template, system prompt, documents.
+        before: for each place asked for, how many tokens stay if the text changes from there on;
+            None where it is nowhere in the prompt.
+        volatile: whether the template itself writes the time, so that the prefix ends before it.
+    """
+
+    n_tokens: int
+    before: tuple[int | None, ...]
+    volatile: bool
+
+
 class Boundaries:
     """Finds where prompts may be cut; what depends on the system messages alone is found once.
 
@@ -113,20 +129,17 @@ class Boundaries:
             tuple(turn for turn in turns if turn <= last),
         )
 
-    def tokens_before(self, message: Message, ends: Sequence[int]) -> tuple[int, list[int | None]]:
-        """Return how long a system message's stable prefix is, and what stays before places in it.
+    def standing(self, message: Message, ends: Sequence[int]) -> Standing:
+        """Return what of a system message stays when it changes from a place on.
 
         Args:
             message: the system message.
-            ends: places in its content, in characters.
-
-        Returns:
-            The tokens of the prefix; and for each place how many stay if the message changes from
-            there on, None where it is nowhere in the text.
+            ends: such places in its content, in characters.
         """
-        end = self._stable((message,), ()).end
+        stable = self._stable((message,), ())
         found = self._finder.tokens_before(message, ends)
-        return end, [None if n is None else min(n, end) for n in found]
+        before = tuple(None if n is None else min(n, stable.end) for n in found)
+        return Standing(stable.end, before, stable.volatile)
 
     def _stable(self, system: tuple[Message, ...], tools: Tools) -> Stable:
         key = (system, json.dumps(tools) if tools else "")

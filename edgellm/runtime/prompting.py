@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from edgellm.core import Message, Tools
     from edgellm.engines.base import Engine
-    from edgellm.prompt.boundary import Boundary
+    from edgellm.prompt.boundary import Boundary, Standing
     from edgellm.runtime.live import Live, Prompt
 
 
@@ -73,9 +73,7 @@ class Prompting:
         if self.fallback:
             self.notes.append("the model has no chat template: it gets raw text")
 
-    def prompt(
-        self, messages: Sequence[Message], live: Live | None, tools: Tools = ()
-    ) -> Prompt:
+    def prompt(self, messages: Sequence[Message], live: Live | None, tools: Tools = ()) -> Prompt:
         """Render and tokenise a conversation.
 
         Args:
@@ -103,6 +101,10 @@ class Prompting:
             separator=RAW_SEPARATOR if self.fallback else "",
             controls=written.controls,
         )
+
+    def standing(self, message: Message, ends: Sequence[int]) -> Standing:
+        """Return what stays of a system message that changes; see `Boundaries.standing`."""
+        return self._boundaries.standing(message, ends)
 
     def _time_of(self, messages: tuple[Message, ...]) -> datetime:
         """Return when the conversation began that these messages go on with."""

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 COMMANDS = {
-    (): ["run", "chat", "convert", "info", "stats", "snapshots", "completion", "--version"],
+    (): [
+        *["run", "chat", "convert", "info", "lint-prompt", "stats", "snapshots", "completion"],
+        "--version",
+    ],
     ("run",): [
         *[
             "--prompt",
@@ -29,11 +32,12 @@ COMMANDS = {
         ],
         *["--top-k", "--top-p", "--min-p", "--repeat-penalty", "--seed", "--stop", "--ctx"],
         *["--kv-type", "--threads", "--gpu-layers", "--flash-attn", "--batch", "--chat-template"],
-        *["--snapshot", "--json", "--stats", "--mode"],
+        *["--snapshot", "--json", "--stats", "--mode", "--prefix-file", "--tools"],
     ],
     ("chat",): ["--system", "--stats", "--mode", "--json", "--snapshot"],
     ("convert",): ["--output", "--type", "--bits", "--threads", "--force", "--dry-run", "--json"],
     ("info",): ["--json"],
+    ("lint-prompt",): ["--system", "--system-file", "--prefix-file", "--chat-template", "--json"],
     ("stats",): ["--json"],
     ("snapshots",): [
         *["ls", "why", "warm", "keygen", "export", "import", "check", "rm", "prune", "purge"],
