@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt, SnapshotError, UsageError
+from edgellm.ggml_types import TYPES_BY_NAME
 from edgellm.store import names
 from edgellm.store.answers import Hit
 from edgellm.store.explain import field_changes
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from edgellm.engines.base import Engine
+    from edgellm.engines.base import Engine, EngineSettings
     from edgellm.runtime.session import SessionOptions
     from edgellm.store.probe import Probe
     from edgellm.store.signing import Signer
@@ -77,12 +78,7 @@ def export(
     from edgellm.engines.llamacpp import LlamaCppEngine
 
     entries = _with_parents(store, keys)
-    settings = replace(
-        options.engine,
-        kv_type=entries[0].field("kv_type_k") or options.engine.kv_type,
-        flash_attention="off" if entries[0].field("flash_attention") == "off" else "on",
-    )
-    engine = LlamaCppEngine(model, settings)
+    engine = LlamaCppEngine(model, _settings(options.engine, entries[0]))
     try:
         engine.reserve(max(entry.n_tokens for entry in entries) + 1)
         return export_from(engine, store, entries, out, signer)
@@ -131,6 +127,16 @@ def export_from(
     manifest = Manifest(fingerprint.hard, int(clock()), tuple(packed))
     paths = [entry.path for entry in entries]
     return Exported(write_pack(out, manifest, store.files, paths, signer), manifest)
+
+
+def _settings(asked: EngineSettings, entry: SnapshotInfo) -> EngineSettings:
+    """Return the settings that a snapshot was made with; a recurrent memory names none."""
+    kv_type, flash = entry.field("kv_type_k"), entry.field("flash_attention")
+    if kv_type in TYPES_BY_NAME:
+        asked = replace(asked, kv_type=kv_type)
+    if flash in {"on", "off"}:
+        asked = replace(asked, flash_attention="on" if flash == "on" else "off")
+    return asked
 
 
 def _probed(engine: Engine, state: KVState, token: int, path: Path) -> Probe:
