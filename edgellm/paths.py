@@ -15,6 +15,8 @@ from edgellm.units import parse_bytes
 APP_NAME = "edgellm"
 HOME_VARIABLE = "EDGELLM_HOME"
 CAP_VARIABLE = "EDGELLM_SNAPSHOTS_MAX"
+ENCRYPT_VARIABLE = "EDGELLM_SNAPSHOT_ENCRYPT"
+KEY_FILE_VARIABLE = "EDGELLM_SNAPSHOT_KEY_FILE"
 SHARE_SECRET_VARIABLE = "EDGELLM_SHARE_SECRET_FILE"  # noqa: S105  # names a file
 NO_CAP: Final = 1 << 62
 """In place of the most bytes that snapshots may take: no limit but the disk's."""

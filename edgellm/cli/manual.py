@@ -18,7 +18,7 @@ from edgellm.errors import (
     EXIT_NOT_FOUND,
     EXIT_VERIFY_FAILED,
 )
-from edgellm.paths import CAP_VARIABLE, HOME_VARIABLE
+from edgellm.paths import CAP_VARIABLE, ENCRYPT_VARIABLE, HOME_VARIABLE, KEY_FILE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,6 +42,8 @@ EXIT_CODES: Final = (
 VARIABLES: Final = (
     (HOME_VARIABLE, "folder of snapshots, caches and history"),
     (CAP_VARIABLE, "most that snapshots may take, as 20GB; off: no limit"),
+    (ENCRYPT_VARIABLE, "keyring, file:PATH or off: as --snapshot-encrypt"),
+    (KEY_FILE_VARIABLE, "file of the key that snapshots are encrypted under"),
     (OFFLINE_VARIABLE, "1: no route leaves this machine"),
     (HISTORY_VARIABLE, "off: chat keeps no typed lines"),
     ("EDGELLM_KERNELS", "auto, native or numpy: what packs and unpacks"),

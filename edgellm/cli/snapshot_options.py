@@ -10,7 +10,7 @@ from typer import Option
 
 from edgellm.core import Tier
 from edgellm.errors import UsageError
-from edgellm.paths import CAP_VARIABLE, SHARE_SECRET_VARIABLE
+from edgellm.paths import CAP_VARIABLE, ENCRYPT_VARIABLE, SHARE_SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,8 @@ class SnapshotOptions:
         Option(
             "--snapshot-encrypt",
             metavar="keyring|file:PATH",
-            help="Encrypt snapshots, with a key in the system's keyring or a file of mode 0600.",
+            help="Encrypt snapshots, with a key in the system's keyring or a file of mode 0600; else "
+            f"{ENCRYPT_VARIABLE}.",
         ),
     ] = None
 

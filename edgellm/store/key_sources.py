@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import KeyUnavailable, MissingExtra, UsageError
 from edgellm.fileio import lock_file, open_regular, private_dir
+from edgellm.paths import ENCRYPT_VARIABLE, KEY_FILE_VARIABLE
 from edgellm.store import folder
 from edgellm.store.envelope import MAGIC, is_encrypted
 from edgellm.store.keys import KEY_BYTES, StoreKey
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 KeySource = str | bytes | Callable[[], bytes]
 """`keyring`, `file:PATH`, `off`; 32 bytes; or a function that returns them."""
 
-ENCRYPT_VARIABLE: Final = "EDGELLM_SNAPSHOT_ENCRYPT"
-KEY_FILE_VARIABLE: Final = "EDGELLM_SNAPSHOT_KEY_FILE"
 SERVICE: Final = "edgellm"
 SPELLINGS: Final = "keyring, file:PATH or off"
 _FILE: Final = "file:"
