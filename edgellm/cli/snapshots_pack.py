@@ -78,6 +78,7 @@ def export(
     """Write snapshots, and those they lean on, into one signed file for machines with this model.
 
     The model is opened to say what follows each of them; who imports the file has to say the same.
+    The file is not encrypted, even if the store is.
     A snapshot is as private as its prompt: the prompt can be computed back from it.
     """
     from edgellm.cli import render
