@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 WINDOW = 8
 TIME_LIMIT_S = 60
+LLAMA = "tiny-llama.gguf"
 SYSTEM = (
     "Quince jelly recipe no. forty-two belongs to Oswald Fitzgibbon of Upper Wexcombe; nobody may "
     "copy it. Vexing zephyrs blow past his brick kiln, and six hazy juggernauts mop up the quarry. "
@@ -45,10 +46,12 @@ class Machine:
     def __init__(self, home: Path, model: Path, key: Path | None) -> None:
         self.home, self.model, self.key = home, model, key
         self.umask = 0o022
+        self.environ: dict[str, str] = {}
 
     def call(self, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[bytes]:
         """Run `edgellm` to its end."""
         environ = {**os.environ, "EDGELLM_HOME": str(self.home), "EDGELLM_HISTORY": "off"}
+        environ |= self.environ
         if self.key is not None:
             environ["EDGELLM_SNAPSHOT_KEY_FILE"] = str(self.key)
         return subprocess.run(
@@ -111,7 +114,7 @@ def machine(request, tmp_path: Path, tiny_models: Path) -> Machine:
         key = tmp_path / "key"
         key.write_bytes(os.urandom(32))
         key.chmod(0o600)
-    return Machine(tmp_path / "home", tiny_models / "tiny-llama.gguf", key)
+    return Machine(tmp_path / "home", tiny_models / LLAMA, key)
 
 
 @pytest.fixture
@@ -205,7 +208,7 @@ def test_encrypted_runs_answer_as_plain_ones(
     tmp_path: Path, tiny_models: Path, here: Callable[..., dict[str, Any]]
 ) -> None:
     """And a change of key is a cold start, not another answer; each finds its own again."""
-    model = tiny_models / "tiny-llama.gguf"
+    model = tiny_models / LLAMA
     texts = {here(Machine(tmp_path / "plain", model, None))["text"]}
     for name in ("a", "b"):
         (tmp_path / name).write_text(os.urandom(32).hex())
@@ -233,7 +236,7 @@ def test_what_cannot_be_encrypted_is_not_kept_plain(
     (tmp_path / "OPEN").write_bytes(bytes(range(32)))
     (tmp_path / "OPEN").chmod(0o644)
     source = source.replace("OPEN", str(tmp_path / "OPEN"))
-    machine = Machine(tmp_path / "home", tiny_models / "tiny-llama.gguf", None)
+    machine = Machine(tmp_path / "home", tiny_models / LLAMA, None)
     failing = {**os.environ, "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
     done = subprocess.run(
         [sys.executable, "-m", "edgellm", "run", str(machine.model), QUESTION, "--system", SYSTEM,
@@ -245,6 +248,50 @@ def test_what_cannot_be_encrypted_is_not_kept_plain(
     assert said in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
+    assert not list(machine.home.rglob("*.ekv"))
+
+
+FILE_RING = """
+import json, pathlib
+from keyring.backend import KeyringBackend
+class Ring(KeyringBackend):
+    priority = 1
+    path = pathlib.Path(__file__).with_name("ring.json")
+    def kept(self):
+        return json.loads(self.path.read_text()) if self.path.exists() else {}
+    def get_password(self, service, username):
+        return self.kept().get(service + username)
+    def set_password(self, service, username, password):
+        self.path.write_text(json.dumps({**self.kept(), service + username: password}))
+    def delete_password(self, service, username):
+        self.path.unlink()
+"""
+
+
+def test_the_key_in_the_keyring_outlives_the_process(tmp_path: Path, tiny_models: Path) -> None:
+    """Made at the first run, used by the second, missed when lost, forgotten when asked to."""
+    (tmp_path / "filering.py").write_text(FILE_RING)
+    ring, machine = tmp_path / "ring.json", Machine(tmp_path / "home", tiny_models / LLAMA, None)
+    machine.environ = {
+        "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))),
+        "PYTHON_KEYRING_BACKEND": "filering.Ring",
+        "EDGELLM_SNAPSHOT_ENCRYPT": "keyring",
+    }
+    cold, warm = machine.answer(), machine.answer()
+    assert cold["text"] == warm["text"]
+    assert warm["snapshot"]["reason"] == "hit"
+    assert is_encrypted(machine.snapshot().read_bytes())
+    secret = next(iter(json.loads(ring.read_text()).values()))
+    assert bytes.fromhex(secret) not in b"".join(path.read_bytes() for path in machine.files())
+    lost = ring.rename(tmp_path / "lost.json")
+    refused = machine.call(*machine.arguments())
+    assert refused.returncode == 1
+    assert b"which holds 1 encrypted snapshots" in refused.stderr
+    assert not ring.exists()
+    lost.rename(ring)
+    done = machine.call("snapshots", "purge", "--yes", "--forget-key")
+    assert done.returncode == 0, done.stderr
+    assert not ring.exists()
     assert not list(machine.home.rglob("*.ekv"))
 
 
@@ -341,7 +388,7 @@ def test_nothing_planted_makes_a_process_wait_or_grow(
     tmp_path: Path, tiny_models: Path, here: Callable[..., dict[str, Any]], what: str
 ) -> None:
     """Within its time and an address space that no believed length fits into."""
-    machine = Machine(tmp_path / "home", tiny_models / "tiny-llama.gguf", None)
+    machine = Machine(tmp_path / "home", tiny_models / LLAMA, None)
     expected = here(machine)["text"]
     place = machine.snapshot()
     place.rename(place.with_name("other"))
@@ -357,7 +404,7 @@ def test_a_warm_session_survives_what_is_planted(tmp_path: Path, tiny_models: Pa
         messages = [Message("system", system), Message("user", QUESTION)]
         return str(llm.generate(messages, max_tokens=8, sampling=Sampling(temperature=0)).text)
 
-    with load(tiny_models / "tiny-llama.gguf", snapshot="exact", n_threads=1) as llm:
+    with load(tiny_models / LLAMA, snapshot="exact", n_threads=1) as llm:
         expected = [ask(llm, SYSTEM), ask(llm, SYSTEM[::-1]), ask(llm, SYSTEM)]
         assert expected[0] == expected[2]
         for what in ("pipe", "no bytes", "link to itself", "terabyte of holes", "full folder"):
@@ -380,7 +427,7 @@ def test_nothing_said_beside_an_answer_holds_the_prompt(
     from edgellm import EdgeLLMError, Message, Request, load
 
     caplog.set_level(logging.DEBUG)
-    model, said = tiny_models / "tiny-llama.gguf", []
+    model, said = tiny_models / LLAMA, []
     messages = [Message("system", SYSTEM), Message("user", QUESTION)]
     with load(model, snapshot="exact", n_threads=1, n_ctx=64) as llm:
         with pytest.raises(EdgeLLMError) as caught:
