@@ -24,7 +24,7 @@ from edgellm.store.pack import digest_of
 from edgellm.store.pack_format import MAX_MANIFEST_BYTES, parse_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from edgellm.store.pack_format import Manifest, PackedFile
@@ -65,12 +65,10 @@ class Waiting:
             entry = self.manifest.file(entry.parent)
         return found
 
-    def is_needed(self, key: str, besides: Collection[str] = ()) -> bool:
-        """Return whether a snapshot that waits leans on this one, others than `besides`."""
+    def is_needed(self, key: str) -> bool:
+        """Return whether a snapshot that waits leans on this one."""
         return any(
-            other.parent == key
-            and other.key not in besides
-            and os.path.lexists(self.path.with_name(other.key + names.SUFFIX))
+            other.parent == key and os.path.lexists(self.path.with_name(other.key + names.SUFFIX))
             for other in self.manifest.files
         )
 
@@ -127,11 +125,10 @@ class Imports:
                 moves.append((entry, waiting.files.path(digest, ids), path))
             elif entry is not waiting.entry and digest_of(self._files, path)[1] != entry.sha256:
                 return False
-        moving = {entry.key for entry, _, _ in moves}
         for entry, src, dst in moves:
             make_folder(dst.parent, self._files.fault)
-            if waiting.is_needed(entry.key, besides=moving):
-                self._copy(waiting.files, src, dst)
+            if entry is not waiting.entry or waiting.is_needed(entry.key):
+                self._copy(waiting.files, src, dst)  # the longer ones still need it there
             else:
                 self._files.fault("rename", str(dst))
                 rename_over(src, dst)
