@@ -147,7 +147,10 @@ class Imports:
         for folder in self._folders():
             manifest = _read_manifest(self.pack_files(folder))
             if manifest is not None:
-                yield folder.name, manifest, sum(1 for _ in snapshots_in(folder))
+                there = (
+                    self._files.root / path.relative_to(folder) for path in snapshots_in(folder)
+                )
+                yield folder.name, manifest, sum(not os.path.lexists(path) for path in there)
 
     def remove_all(self) -> int:
         """Remove all packs and return how many snapshots were waiting in them."""

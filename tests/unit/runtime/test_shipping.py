@@ -43,9 +43,10 @@ def pack(tmp_path: Path, memory: str) -> Path:
 
 def _exported(out: Path, root: Path, memory: str) -> tuple[Exported, SnapshotStore, list[Any]]:
     engine, store = _engine(memory=memory), SnapshotStore(root)
+    base = None
     for at, end in ((0, len(TOKENS)), (len(TOKENS), len(LONGER))):
         engine.decode(LONGER[at:end])
-        store.save(engine.fingerprint(), LONGER[:end], engine.capture())
+        base = store.save(engine.fingerprint(), LONGER[:end], engine.capture(), base=base).anchor
     entries = sorted(store.entries(), key=lambda entry: entry.n_tokens)
     return export_from(_engine(memory=memory), store, entries, out), store, entries
 
@@ -71,6 +72,24 @@ def test_an_import_is_admitted_when_the_engine_agrees(other: SnapshotStore, memo
     cold.decode(TOKENS)
     cold.decode(LONGER[len(TOKENS) :])
     assert np.array_equal(cold.decode([65]), engine.decode([65]))
+
+
+def test_the_longer_one_is_kept_whole_where_the_shorter_is_another(
+    other: SnapshotStore, memory: str
+):
+    """A snapshot made here stays; what leaned on the maker's is stored with all its rows."""
+    engine = _engine(memory=memory)
+    engine.decode(TOKENS)
+    store = SnapshotStore(other.root, clock=lambda: 1.0)
+    own = store.save(engine.fingerprint(), TOKENS, engine.capture())
+    engine.truncate(0)
+    assert [] == admit(engine, other, engine.fingerprint(), LONGER, [len(TOKENS), len(LONGER)])
+    longer = other.lookup(engine.fingerprint(), LONGER)
+    assert isinstance(longer, Hit)
+    assert longer.info.parent is None
+    shorter = other.lookup(engine.fingerprint(), TOKENS)
+    assert isinstance(shorter, Hit)
+    assert own.anchor == shorter.anchor
 
 
 def test_what_is_not_asked_for_waits(other: SnapshotStore, memory: str):
@@ -124,7 +143,7 @@ def test_an_engine_that_fails_removes_it(other: SnapshotStore, memory: str):
 
 def test_damage_while_it_waited(other: SnapshotStore, memory: str):
     """A bit that flips before the first use makes a miss, and no hit later."""
-    path = min(other.root.rglob("*.ekv"), key=lambda file: file.stat().st_size)
+    path = max(other.root.rglob("*.ekv"), key=lambda file: file.stat().st_size)
     content = bytearray(path.read_bytes())
     content[-150] ^= 1
     path.write_bytes(content)
