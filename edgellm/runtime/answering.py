@@ -10,20 +10,21 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from edgellm.core import Done, Timings, Token, Usage, Warn
+from edgellm.core import Done, Message, Timings, Token, Usage, Warn
 from edgellm.errors import Cancelled, EngineFailed
 from edgellm.runtime.generate import Decoding
-from edgellm.runtime.live import live_after
+from edgellm.runtime.live import Live, live_after
 from edgellm.runtime.prefill import BEING_STORED
 from edgellm.runtime.sampling import Sampler
 from edgellm.runtime.text import TextJoiner
+from edgellm.store.answers import Skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from edgellm.core import Event, Request, SnapshotUse
+    from edgellm.core import Event, Request, SnapshotUse, Tools
     from edgellm.engines.base import Engine
-    from edgellm.runtime.live import Live, Prompt
+    from edgellm.runtime.live import Prompt
     from edgellm.runtime.prefill import Prefilled, Prefiller
     from edgellm.runtime.prompting import Prompting
     from edgellm.runtime.room import Room
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 SETTLE_S: Final = 0.05
 """How long the end of an answer, already shown, waits to say that its snapshot was not written."""
+
+WAIT_S: Final = 0.2
 
 
 class Answering:
@@ -93,6 +96,29 @@ class Answering:
             yield Done("", "cancelled", usage=usage, seed=sampler.seed)
             return
         yield from self._decode(request, prompt, filled, sampler, started, cancelled)
+
+    def warm(
+        self, messages: Sequence[Message], tools: Tools, cancelled: Callable[[], bool]
+    ) -> SnapshotUse:
+        """Read the prefix of these messages, and wait until the disk has it.
+
+        Raises:
+            EdgeLLMError: of the prompt, the context or the engine; also `Cancelled`.
+        """
+        if not any(message.role != "system" for message in messages):
+            messages = [*messages, Message("user", "?")]  # it is behind the prefix
+        prompt = self._prompting.prompt(messages, None, tools)
+        if not prompt.n_prefix:
+            return self._prefiller.use("no stable prefix", "no_prefix")
+        n_ctx = self._room.wanted(len(prompt.tokens))
+        live, self.live = self.live, None
+        self._room.make(n_ctx, live)
+        filled = self._prefiller.run_prefix(prompt, cancelled)
+        prefix = prompt.tokens[: prompt.n_prefix]
+        self.live = Live(prefix, None, len(prefix), prompt.cuts)
+        saving = _Saving(filled, self._writer)
+        saving.begin()
+        return saving.waited()
 
     def _decode(
         self,
@@ -192,3 +218,16 @@ class _Saving:
         if self._taken and not (writer.settle(SETTLE_S) and writer.failed_last):
             return use
         return replace(use, reason=use.reason.partition(BEING_STORED)[0] + "; not kept")
+
+    def waited(self) -> SnapshotUse:
+        """Wait until all is written, and say what became of it: code `stored` where it is there."""
+        use, writer = self._filled.snapshot, self._writer
+        if not self._filled.unsaved or writer is None:
+            return use
+        while not writer.settle(WAIT_S):
+            pass  # in steps, so that an interrupt is heard
+        if self._taken and not writer.failed_last:
+            return replace(use, reason="stored", code="stored")
+        why = writer.outcomes[-1]
+        reason = why.reason if isinstance(why, Skipped) else "the writer is busy"
+        return replace(use, reason=f"{use.reason.partition(BEING_STORED)[0]}; not kept: {reason}")

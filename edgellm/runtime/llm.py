@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import TracebackType
 
-    from edgellm.core import Done, Event, ModelInfo
+    from edgellm.core import Done, Event, ModelInfo, SnapshotUse
     from edgellm.runtime.session import Session, SessionFacts
 
 
@@ -91,6 +91,17 @@ class LLM:
             EdgeLLMError: the answer failed.
         """
         return self._session.generate(self._request(prompt, max_tokens, stop, sampling, tools))
+
+    def warm(self) -> SnapshotUse:
+        """Read the system prompt now and keep it on disk, so that the next start need not.
+
+        Raises:
+            UsageError: there is no system prompt.
+            EdgeLLMError: the model failed.
+        """
+        if self.system is None:
+            raise UsageError("there is no system prompt to read", hint="give load(..., system=...)")
+        return self._session.warm([Message("system", self.system)])
 
     def _request(
         self,

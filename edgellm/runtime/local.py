@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from datetime import datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -17,11 +18,11 @@ from edgellm.runtime.session import SessionFacts, SessionOptions
 from edgellm.runtime.storing import make_storing, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from edgellm.core import Event, Request
+    from edgellm.core import Event, Message, Request, SnapshotUse, Tools
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live
     from edgellm.store.snapshots import SnapshotStore
@@ -159,6 +160,15 @@ class LocalSession:
                 return event
         raise EngineFailed("the answer ended without a result")
 
+    def warm(self, messages: Sequence[Message], tools: Tools = ()) -> SnapshotUse:
+        """Read the prefix of a conversation and wait until the disk has it; see `Session.warm`."""
+        n_cancels = self._n_cancels
+        with self._working:
+            if self._closed:
+                raise EngineFailed("the session is closed")
+            with self._one_at_a_time(n_cancels):
+                return self._answers.warm(messages, tools, lambda: self._n_cancels != n_cancels)
+
     def _steps(self, answer: Generator[Event, None, None]) -> Iterator[Event]:
         """Make an answer event by event, so that `close` in another thread finds the engine idle."""
         event: Event | None = None
@@ -174,6 +184,12 @@ class LocalSession:
                 answer.close()
 
     def _answer(self, request: Request, n_cancels: int) -> Generator[Event, None, None]:
+        with self._one_at_a_time(n_cancels):
+            yield from self._answers.events(request, lambda: self._n_cancels != n_cancels)
+
+    @contextmanager
+    def _one_at_a_time(self, n_cancels: int) -> Iterator[None]:
+        """Let one answer be made, unless it was cancelled before it began."""
         if self._answering:
             raise UsageError(
                 "this session is making another answer",
@@ -184,7 +200,7 @@ class LocalSession:
             self.engine.resume()
             if self._n_cancels != n_cancels:
                 self.engine.cancel()  # it came before the first event was asked for
-            yield from self._answers.events(request, lambda: self._n_cancels != n_cancels)
+            yield
         finally:
             self._answering = False
 

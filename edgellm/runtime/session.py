@@ -14,10 +14,10 @@ from edgellm.engines.base import EngineSettings
 from edgellm.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    from edgellm.core import Done, Event, ModelInfo, Request
+    from edgellm.core import Done, Event, Message, ModelInfo, Request, SnapshotUse, Tools
     from edgellm.runtime.sharing import ShareOptions
     from edgellm.store.key_sources import KeySource
 
@@ -107,6 +107,17 @@ class Session(Protocol):
 
         Raises:
             EdgeLLMError: the answer failed.
+        """
+
+    def warm(self, messages: Sequence[Message], tools: Tools = ()) -> SnapshotUse:
+        """Read what stays of a conversation whatever is asked, and wait until the disk has it.
+
+        Returns:
+            What happened: code `stored` when it was written now, `hit` when it was there already,
+            another one where it cannot or need not be kept.
+
+        Raises:
+            EdgeLLMError: the prompt or the engine failed, or `cancel` came.
         """
 
     def cancel(self) -> None:
