@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import random
+import re
 import struct
 import tempfile
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from edgellm.store import envelope
 from edgellm.store.envelope import HEADER, TAG_BYTES, EnvelopeReader, EnvelopeWriter, outer_bytes
 from edgellm.store.keys import StoreKey
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
+from edgellm.store.state import KVState, Part
 
 CHUNK = envelope.MIN_CHUNK_BYTES
 SEALED = CHUNK + TAG_BYTES
@@ -330,3 +334,43 @@ def test_reading_takes_two_chunks_more_than_a_plain_file(tmp_path: Path, snapsho
             tracemalloc.stop()
     more_bytes = [encrypted - plain for plain, encrypted in zip(peaks[:2], peaks[2:], strict=True)]
     assert max(more_bytes) < 3 * envelope.CHUNK_BYTES
+
+
+def test_chains_texts_and_planes_work_under_a_key(tmp_path: Path, snapshot_files: Any):
+    """A longer snapshot leans on a shorter one, is found by its text, and no name can be computed."""
+    whole = snapshot_files.state(n=40)
+    first = KVState(
+        20,
+        tuple(
+            Part(part.kind, 0, 20, tuple(replace(s, rows=s.rows[:20]) for s in part.sections))
+            for part in whole.parts[:1]
+        ),
+    )
+    whole = replace(whole, parts=whole.parts[:1])
+    tokens, text = list(range(40)), hashlib.sha256(b"a conversation").hexdigest()
+    keyed, plain = SnapshotStore(tmp_path / "k", key=KEY), SnapshotStore(tmp_path / "p")
+    names = []
+    for store in (keyed, plain):
+        base = store.save(snapshot_files.FINGERPRINT, tokens[:20], first)
+        assert isinstance(base, Saved), base
+        done = store.save(
+            snapshot_files.FINGERPRINT,
+            tokens,
+            whole,
+            base=base.anchor,
+            lossless=True,
+            text_sha256=text,
+        )
+        assert isinstance(done, Saved), done
+        found = store.longest(snapshot_files.FINGERPRINT, [*tokens, 7], [20, 40])
+        assert isinstance(found, Hit), found
+        assert snapshot_files.same(whole, found.state)
+        assert tuple(tokens) == store.by_text(snapshot_files.FINGERPRINT, text)
+        assert store.by_text(snapshot_files.FINGERPRINT, text[::-1]) is None
+        assert [] == store.check()
+        names.append({path.name for path in store.root.rglob("*.ek?")})
+    assert 3 == len(names[0]) == len(names[1])
+    digits = [
+        {word for name in them for word in re.findall("[0-9a-f]{32}", name)} for them in names
+    ]
+    assert not digits[0] & digits[1]
