@@ -12,7 +12,7 @@ MAX_NUMBER: Final = (1 << 53) - 1  # what every JSON reader keeps whole
 
 
 class Fields:
-    """The members of one JSON object.
+    """The members of one JSON object, which is used up.
 
     Raises:
         SnapshotCorrupt: a member is missing or not of the kind asked for (every method).
@@ -23,13 +23,14 @@ class Fields:
         if not isinstance(value, dict):
             raise SnapshotCorrupt(f"{where} is not an object")
         self._where = where
-        self._values: dict[str, Any] = dict(value)
+        self._values: dict[str, Any] = value
 
     def take(self, name: str) -> Any:
         """Take a member, whatever it is."""
-        if name not in self._values:
-            raise SnapshotCorrupt(f"{self._where}: {name!r} is missing")
-        return self._values.pop(name)
+        try:
+            return self._values.pop(name)
+        except KeyError as err:
+            raise SnapshotCorrupt(f"{self._where}: {name!r} is missing") from err
 
     def number(self, name: str, low: int = 0) -> int:
         """Take a whole number that is at least `low`."""
@@ -47,10 +48,12 @@ class Fields:
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         """Take one of a few words; another one is for a later version."""
+        value = self._values.get(name)
+        if isinstance(value, str) and value in allowed:
+            del self._values[name]
+            return value
         value = self.text(name, TEXT)
-        if value not in allowed:
-            raise SnapshotIncompatible(f"{self._where}: unknown {name} {value[:40]!r}")
-        return value
+        raise SnapshotIncompatible(f"{self._where}: unknown {name} {value[:40]!r}")
 
     def items(self, name: str) -> list[Any]:
         """Take a list."""

@@ -7,9 +7,10 @@ lies in an envelope can be handed out by the same interface as a plain one.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from edgellm.errors import SnapshotIncompatible
 from edgellm.fileio import AtomicWriter, no_fault, open_regular, read_exactly
@@ -55,6 +56,36 @@ class OpenFile:
     def skip(self, n_bytes: int) -> None:
         """Leave out the next bytes."""
         self._file.seek(n_bytes, os.SEEK_CUR)
+
+    def twin(self, n_bytes: int) -> OpenFile | None:
+        """Return a second reader of the same file, so many bytes further on.
+
+        Returns:
+            None where another thread cannot read beside this one: in an envelope, and on systems
+            that do not read at a place of one's choice.
+        """
+        if not isinstance(self._file, io.FileIO) or not hasattr(os, "preadv"):
+            return None
+        place = _Place(self._file.fileno(), self._file.tell() + n_bytes)
+        return OpenFile(cast("BinaryIO", place), self.n_bytes, self.disk_bytes)
+
+
+class _Place:
+    """A place in an open file, which moves on by itself; another one may read elsewhere."""
+
+    def __init__(self, fd: int, at: int) -> None:
+        self._fd = fd
+        self._at = at
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill a buffer as far as the system likes; 0 at the end of the file."""
+        n = os.preadv(self._fd, [buffer], self._at)
+        self._at += n
+        return n
+
+    def seek(self, n_bytes: int, _: int) -> None:
+        """Move on."""
+        self._at += n_bytes
 
 
 class Files:

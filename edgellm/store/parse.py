@@ -144,7 +144,7 @@ def _part(values: Fields, words: _Words) -> PartRow:
 
 def _section(values: Fields, words: _Words) -> SectionRow:
     shape = values.items("shape")
-    if len(shape) != 2 or any(type(n) is not int or not 1 <= n <= MAX_NUMBER for n in shape):
+    if len(shape) != 2 or not (_is_size(shape[0]) and _is_size(shape[1])):
         raise SnapshotCorrupt("a section: 'shape' is not two sizes")
     stored = values.choice("stored", ("exact", *words.stored)) if words.stored else None
     return SectionRow(
@@ -155,6 +155,10 @@ def _section(values: Fields, words: _Words) -> SectionRow:
         extent=_extent(values),
         stored=cast("Stored | None", stored),
     )
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 1 <= value <= MAX_NUMBER
 
 
 def _extent(values: Fields) -> Extent:

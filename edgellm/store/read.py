@@ -8,8 +8,9 @@ the byte. Each run is summed right after it was read, while it is still in the p
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import xxhash
@@ -17,6 +18,7 @@ import xxhash
 from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.kernels import transpose_f16
 from edgellm.store import layout, planes
+from edgellm.store.beside import Beside
 from edgellm.store.chain import open_chain
 from edgellm.store.codec import unpack_section
 from edgellm.store.files import open_plain
@@ -32,12 +34,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edgellm.core import Tier
     from edgellm.store.chain import Link
     from edgellm.store.files import Opener, OpenFile
     from edgellm.store.header import Extent, PartRow, SectionRow, SnapshotHeader
     from edgellm.store.state import Fingerprint, KVState, Landing
 
     Rows = NDArray[np.unsignedinteger[Any]]
+
+MIN_TWO_THREADS_BYTES: Final = 4 << 20
+"""Of a file that two threads read: starting one takes about as long as reading half of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +149,9 @@ def _blamed(path: Path) -> Iterator[None]:
 class _Runs:
     """Takes the runs of one file in order, from the first behind its header to the footer."""
 
-    def __init__(self, file: OpenFile) -> None:
+    def __init__(self, file: OpenFile, n_taken: int = 0) -> None:
         self._file = file
-        self._n_taken = 0
+        self._n_taken = n_taken
 
     def take(self, extent: Extent, into: memoryview) -> None:
         """Read a run and check its sum, and the padding after it.
@@ -170,6 +176,27 @@ class _Runs:
         self._file.skip(aligned(extent.n_bytes))
         self._n_taken += 1
 
+    def footer(self, expected: bytes) -> None:
+        """Read what is left of the file."""
+        footer = bytearray(layout.FOOTER.size)
+        self._file.fill(footer)
+        if footer != expected:
+            raise SnapshotCorrupt("the footer is wrong")
+
+    def twin(self, extents: list[Extent]) -> _Runs | None:
+        """Return what takes the runs after these, at the same time; see `OpenFile.twin`."""
+        file = self._file.twin(sum(aligned(extent.n_bytes) for extent in extents))
+        return _Runs(file, self._n_taken + len(extents)) if file is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One section and its rows; None for a section that is left out."""
+
+    part: PartRow
+    row: SectionRow
+    rows: Rows | None
+
 
 def _read_link(link: Link, state: KVState, *, is_last: bool) -> bytes:
     """Fill the rows of a state that one file holds, and return the file's token ids.
@@ -181,29 +208,55 @@ def _read_link(link: Link, state: KVState, *, is_last: bool) -> bytes:
             on, only the dense rows do.
     """
     header, runs = link.header, _Runs(link.file)
+    jobs = _jobs(header, state, is_last=is_last)
+    footer = layout.FOOTER.pack(layout.END_MAGIC, link.file.n_bytes, link.digest)
     with _blamed(link.path):
         ids = bytearray(header.tokens.n_bytes)
         runs.take(header.tokens, memoryview(ids))
-        for part, into in zip(header.parts, state.parts, strict=True):
-            for i, row in enumerate(part.sections):
-                if layout.is_cut(part):
-                    rows = into.sections[i].rows[part.first : header.n_tokens]
-                    _read_rows(runs, header, part, row, rows)
-                elif is_last:
-                    _read_rows(runs, header, part, row, into.sections[i].rows)
-                else:
-                    runs.skip(row.extent)
-        footer = bytearray(layout.FOOTER.size)
-        link.file.fill(footer)
-        if footer != layout.FOOTER.pack(layout.END_MAGIC, link.file.n_bytes, link.digest):
-            raise SnapshotCorrupt("the footer is wrong")
+        half = _half(jobs)
+        other = runs.twin([job.row.extent for job in jobs[:half]]) if half else None
+        if other is None:
+            _read_jobs(runs, header.tier, jobs, footer)
+        else:
+            with Beside(_read_jobs, other, header.tier, jobs[half:], footer):
+                _read_jobs(runs, header.tier, jobs[:half])
     return bytes(ids)
 
 
-def _read_rows(
-    runs: _Runs, header: SnapshotHeader, part: PartRow, row: SectionRow, out: Rows
-) -> None:
+def _jobs(header: SnapshotHeader, state: KVState, *, is_last: bool) -> list[_Job]:
+    jobs = []
+    for part, into in zip(header.parts, state.parts, strict=True):
+        is_cut = layout.is_cut(part)
+        for i, row in enumerate(part.sections):
+            rows: Rows | None = into.sections[i].rows if is_cut or is_last else None
+            if rows is not None and is_cut:
+                rows = rows[part.first : header.n_tokens]
+            jobs.append(_Job(part, row, rows))
+    return jobs
+
+
+def _half(jobs: list[_Job]) -> int:
+    """Return how many jobs one of two threads does, or 0 where one thread does them all."""
+    sizes = [job.row.extent.n_bytes for job in jobs]
+    if sum(sizes) < MIN_TWO_THREADS_BYTES:
+        return 0
+    sums = list(itertools.accumulate(sizes))
+    return next(i for i, done in enumerate(sums) if 2 * done >= sums[-1])
+
+
+def _read_jobs(runs: _Runs, tier: Tier, jobs: list[_Job], footer: bytes | None = None) -> None:
+    for job in jobs:
+        if job.rows is None:
+            runs.skip(job.row.extent)
+        else:
+            _read_rows(runs, tier, job, job.rows)
+    if footer is not None:
+        runs.footer(footer)
+
+
+def _read_rows(runs: _Runs, tier: Tier, job: _Job, out: Rows) -> None:
     """Read one section into its rows, whose strides are free."""
+    row = job.row
     is_in_order = out.flags.c_contiguous
     if row.stored in (None, "exact") and is_in_order:
         runs.take(row.extent, out.reshape(-1).view(np.uint8).data)
@@ -212,7 +265,7 @@ def _read_rows(
     runs.take(row.extent, run.data)
     if row.stored == "packed":
         section = PackedSection(row.layer, row.role, row.type, row.shape, run)
-        unpack_section(section, part.first, header.tier, out)
+        unpack_section(section, job.part.first, tier, out)
     elif row.stored == "planes":
         planes.join(run, out, f"layer {row.layer} {row.role}")
     elif out.itemsize == 2 and out.strides[0] < out.strides[1]:
