@@ -1,13 +1,6 @@
 """Encrypted snapshot files: another outer form of the same bytes, in chunks that are sealed one by one.
 
-Layout (little endian): magic 8s | algorithm u16 | 0 u16 | chunk_bytes u32 | key id 16s | salt 32s |
-nonce prefix 7s | 0 u8 | chunks. A chunk is `chunk_bytes` of the inner file, the last one what is left
-(1 at least), encrypted with AES-256-GCM, and its tag of 16 bytes. This is the STREAM construction
-(Hoang, Reyhanitabar, Rogaway, Vizar 2015): the nonce is prefix | number of the chunk, u32 big endian |
-1 for the last chunk, else 0; the associated data of each chunk is the whole outer header; the cipher's
-key is derived from the store's key and the salt, so that no key ever sees a nonce twice.
-
-A chunk is handed out only after its tag was checked. That the last chunk is there, and is the last, is
+What the outer form looks like, and how a chunk is sealed, stands in `chunks.py`. A chunk is handed out only after its tag was checked. That the last chunk is there, and is the last, is
 known when it has been read: the inner file's own length and footer make a reader go there.
 """
 
@@ -16,13 +9,20 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import struct
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
 from edgellm.fileio import read_exactly
 from edgellm.store import layout
-from edgellm.store.keys import KEY_ID_BYTES, SALT_BYTES
+from edgellm.store.chunks import (
+    CHUNK_BYTES,
+    HEADER,
+    MAGIC,
+    TAG_BYTES,
+    Chunks,
+    chunk_bytes_of,
+    new_header,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,21 +33,7 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-MAGIC: Final = b"EDGEKX1\0"
-AES_256_GCM_STREAM: Final = 1
-CHUNK_BYTES: Final = 1 << 17
-MIN_CHUNK_BYTES: Final = 1 << 12
-MAX_CHUNK_BYTES: Final = 1 << 20
-PREFIX_BYTES: Final = 7
-TAG_BYTES: Final = 16
-HEADER: Final = struct.Struct(f"<8sHHI{KEY_ID_BYTES}s{SALT_BYTES}s{PREFIX_BYTES}sB")
-_NONCE_TAIL: Final = struct.Struct(">IB")
 _MAX_CHUNKS: Final = 1 << 32
-
-
-def outer_bytes(n_bytes: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """Return the length of an encrypted file whose inner one has `n_bytes`, 1 at least."""
-    return HEADER.size + n_bytes + -(-n_bytes // chunk_bytes) * TAG_BYTES
 
 
 def is_encrypted(start: bytes) -> bool:
@@ -83,45 +69,6 @@ def opened(file: BinaryIO, n_bytes: int, key: StoreKey | None) -> tuple[BinaryIO
     return cast("BinaryIO", reader), reader.n_bytes
 
 
-class _Chunks:
-    """The cipher of one file, its nonces, and what every chunk is bound to."""
-
-    def __init__(self, key: StoreKey, header: bytes) -> None:
-        fields = HEADER.unpack(header)
-        salt: bytes = fields[-3]
-        self._prefix: bytes = fields[-2]
-        self._header = header
-        self._cipher: Any = key.cipher(salt)  # the methods `..._into` are those of newer versions
-
-    def seal(self, index: int, plain: memoryview, out: memoryview, *, last: bool) -> None:
-        """Encrypt a chunk into `out`, which is longer by the tag."""
-        nonce = self._nonce(index, last=last)
-        if hasattr(self._cipher, "encrypt_into"):
-            self._cipher.encrypt_into(nonce, plain, self._header, out)
-        else:
-            out[:] = self._cipher.encrypt(nonce, plain, self._header)
-
-    def open(self, index: int, sealed: memoryview, out: memoryview, *, last: bool) -> None:
-        """Check and decrypt a chunk into `out`, which is shorter by the tag.
-
-        Raises:
-            SnapshotCorrupt: it is not the chunk that was sealed here; `out` means nothing then.
-        """
-        from cryptography.exceptions import InvalidTag
-
-        nonce = self._nonce(index, last=last)
-        try:
-            if hasattr(self._cipher, "decrypt_into"):
-                self._cipher.decrypt_into(nonce, sealed, self._header, out)
-            else:
-                out[:] = self._cipher.decrypt(nonce, sealed, self._header)
-        except InvalidTag as err:
-            raise SnapshotCorrupt(f"encrypted chunk {index} was changed or is not of here") from err
-
-    def _nonce(self, index: int, *, last: bool) -> bytes:
-        return self._prefix + _NONCE_TAIL.pack(index, last)
-
-
 class EnvelopeReader(io.RawIOBase):
     """The inner file of an encrypted one, read from front to back, or sought in.
 
@@ -143,7 +90,7 @@ class EnvelopeReader(io.RawIOBase):
         super().__init__()
         header = bytearray(HEADER.size)
         read_exactly(file, header)
-        self._chunk_bytes = _checked_header(bytes(header), key)
+        self._chunk_bytes = chunk_bytes_of(bytes(header), key)
         body_bytes = n_bytes - HEADER.size
         self._n_chunks = -(-body_bytes // (self._chunk_bytes + TAG_BYTES))
         self.n_bytes = body_bytes - self._n_chunks * TAG_BYTES
@@ -151,7 +98,7 @@ class EnvelopeReader(io.RawIOBase):
         if not 0 < self._n_chunks <= _MAX_CHUNKS or last_bytes < 1:
             raise SnapshotCorrupt(f"no encrypted file has {n_bytes} bytes")
         self._file = file
-        self._chunks = _Chunks(key, bytes(header))
+        self._chunks = Chunks(key, bytes(header))
         room_bytes = min(self._chunk_bytes, self.n_bytes)
         self._sealed = memoryview(bytearray(room_bytes + TAG_BYTES))
         self._plain = memoryview(bytearray(room_bytes))
@@ -212,20 +159,6 @@ class EnvelopeReader(io.RawIOBase):
         self._chunks.open(index, sealed, out, last=index == self._n_chunks - 1)
 
 
-def _checked_header(header: bytes, key: StoreKey) -> int:
-    """Return the length of chunks."""
-    magic, algorithm, reserved, chunk_bytes, key_id, _, _, zero = HEADER.unpack(header)
-    if magic != MAGIC:
-        raise SnapshotCorrupt("not an encrypted snapshot")
-    if algorithm != AES_256_GCM_STREAM or reserved or zero:
-        raise SnapshotIncompatible(f"encrypted in a way ({algorithm}) that is not known here")
-    if key_id != key.id:
-        raise SnapshotIncompatible("encrypted under another key")
-    if not MIN_CHUNK_BYTES <= chunk_bytes <= MAX_CHUNK_BYTES:
-        raise SnapshotCorrupt(f"encrypted chunks of {chunk_bytes} bytes")
-    return int(chunk_bytes)
-
-
 class EnvelopeWriter:
     """An `AtomicWriter` of an encrypted file: what is written to it never reaches the disk plain.
 
@@ -244,10 +177,8 @@ class EnvelopeWriter:
         chunk_bytes: int = CHUNK_BYTES,
         random: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        salt, prefix = random(SALT_BYTES), random(PREFIX_BYTES)
-        fields = (MAGIC, AES_256_GCM_STREAM, 0, chunk_bytes, key.id, salt, prefix, 0)
-        self._header = HEADER.pack(*fields)
-        self._chunks = _Chunks(key, self._header)
+        self._header = new_header(key, chunk_bytes, random)
+        self._chunks = Chunks(key, self._header)
         self._file = file
         self._plain = memoryview(bytearray(chunk_bytes))
         self._sealed = memoryview(bytearray(chunk_bytes + TAG_BYTES))

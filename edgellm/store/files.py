@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, cast
 from edgellm.errors import SnapshotIncompatible
 from edgellm.fileio import AtomicWriter, no_fault, open_regular, read_exactly
 from edgellm.store import envelope, names
+from edgellm.store.chunks import outer_bytes
 from edgellm.store.room import Room
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Files:
 
     def outer_bytes(self, n_bytes: int) -> int:
         """Return what a file of `n_bytes` has on the disk, which encrypting makes longer."""
-        return n_bytes if self.secret is None else envelope.outer_bytes(n_bytes)
+        return n_bytes if self.secret is None else outer_bytes(n_bytes)
 
     def is_kept_plain(self, digest: str, ids: bytes) -> bool:
         """Return whether a store with a key has these tokens from a time without one."""

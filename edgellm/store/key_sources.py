@@ -16,7 +16,8 @@ from edgellm.errors import KeyUnavailable, MissingExtra, UsageError
 from edgellm.fileio import lock_file, open_regular, private_dir
 from edgellm.paths import ENCRYPT_VARIABLE, KEY_FILE_VARIABLE
 from edgellm.store import folder
-from edgellm.store.envelope import MAGIC, is_encrypted
+from edgellm.store.chunks import MAGIC
+from edgellm.store.envelope import is_encrypted
 from edgellm.store.keys import KEY_BYTES, StoreKey
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from edgellm.cli.app import main
-from edgellm.store.envelope import HEADER, is_encrypted
+from edgellm.store.chunks import HEADER
+from edgellm.store.envelope import is_encrypted
 from edgellm.store.read import read_snapshot
 
 if TYPE_CHECKING:

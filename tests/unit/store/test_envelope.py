@@ -20,13 +20,14 @@ import pytest
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
 from edgellm.fileio import AtomicWriter, read_exactly
-from edgellm.store import envelope
-from edgellm.store.envelope import HEADER, TAG_BYTES, EnvelopeReader, EnvelopeWriter, outer_bytes
+from edgellm.store import chunks as module
+from edgellm.store.chunks import HEADER, TAG_BYTES, outer_bytes
+from edgellm.store.envelope import EnvelopeReader, EnvelopeWriter
 from edgellm.store.keys import StoreKey
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
 from edgellm.store.state import KVState, Part
 
-CHUNK = envelope.MIN_CHUNK_BYTES
+CHUNK = module.MIN_CHUNK_BYTES
 SEALED = CHUNK + TAG_BYTES
 KEY = StoreKey(bytes(range(32)))
 OTHER = StoreKey(bytes(range(1, 33)))
@@ -168,7 +169,7 @@ def test_no_two_files_share_a_key_and_a_nonce():
     assert chunks(first) != chunks(second)
 
 
-@pytest.mark.parametrize("chunk_bytes", [0, 1, CHUNK - 1, envelope.MAX_CHUNK_BYTES + 1, 0xFFFFFFFF])
+@pytest.mark.parametrize("chunk_bytes", [0, 1, CHUNK - 1, module.MAX_CHUNK_BYTES + 1, 0xFFFFFFFF])
 def test_no_length_of_chunks_is_believed(chunk_bytes: int):
     """Memory is taken for chunks of a sane length, and never for more than the file has."""
     content = bytearray(seal(text(100)))
@@ -333,7 +334,7 @@ def test_reading_takes_two_chunks_more_than_a_plain_file(tmp_path: Path, snapsho
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     more_bytes = [encrypted - plain for plain, encrypted in zip(peaks[:2], peaks[2:], strict=True)]
-    assert max(more_bytes) < 3 * envelope.CHUNK_BYTES
+    assert max(more_bytes) < 3 * module.CHUNK_BYTES
 
 
 def test_chains_texts_and_planes_work_under_a_key(tmp_path: Path, snapshot_files: Any):
