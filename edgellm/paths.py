@@ -36,8 +36,10 @@ def home_dir() -> Path:
     if not chosen:
         import platformdirs
 
-        folder = Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
-        # `~` is left as it stands for a user whom nobody knows, and is no folder to make.
+        try:
+            folder = Path(platformdirs.user_data_dir(APP_NAME, appauthor=False))
+        except RuntimeError:  # a user whom nobody knows; older versions leave `~` as it stands
+            return NOWHERE / APP_NAME
         return folder if folder.is_absolute() else NOWHERE / APP_NAME
     try:
         path = Path(chosen).expanduser()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,11 @@ ANSWER_S: Final = 0.5
 _AGAIN_S: Final = 0.002
 _TRIES: Final = 3
 _NO_LOCKS: Final = "locks do not work"
+
+
+def _poll_s(n_tries: int) -> float:
+    """Return how long to wait before the next try: little at first, and never in step."""
+    return min(POLL_S, _AGAIN_S * n_tries) * random.uniform(0.5, 1)  # noqa: S311  # no secret
 
 
 def never() -> bool:
@@ -116,7 +122,7 @@ class Locks:
             if stopped() or (left_s <= 0 and n_tries >= _TRIES):
                 return None
             # Whoever only looks whether an owner is dead holds the lock for a moment as well.
-            time.sleep(min(POLL_S, left_s) if left_s > 0 else _AGAIN_S)
+            time.sleep(min(_poll_s(n_tries), left_s) if left_s > 0 else _AGAIN_S)
         return Lease(trouble=_NO_LOCKS)
 
     def wait(self, name: str, timeout_s: float, stopped: Callable[[], bool] = never) -> bool:

@@ -36,7 +36,7 @@ WEIGHT: Final = 0.3
 """Of the newest measurement in a speed; those before share the rest in the same way."""
 LONG_TOKENS: Final = 64
 """Fewer tell how long a call takes, and not how fast prompts are read."""
-_LOCK_WAIT_S: Final = 0.25
+_LOCK_WAIT_S: Final = 2.0
 _READ_BYTES: Final = 16 << 20
 _LINE: Final = re.compile(
     rb"1 ([0-9a-f]{1,64}) ([a-z_]{1,32})((?: [0-9]{1,15}){8}) ([0-9a-f]{8})", re.ASCII

@@ -87,12 +87,19 @@ def test_a_wrong_home_is_one_line_and_exit_2(
     assert [] == list(Path(tmp_path).iterdir())
 
 
+@pytest.mark.parametrize("raises", [True, False])
 def test_a_user_without_a_home_has_a_folder_that_cannot_be_made(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:
     """A `~` that nobody can resolve makes no folder of that name in the working directory."""
+
+    def unresolved(*_: object, **__: object) -> str:
+        if raises:
+            raise RuntimeError("could not determine the home directory")
+        return "~/.local/share/edgellm"
+
     monkeypatch.delenv(paths.HOME_VARIABLE)
-    monkeypatch.setattr("platformdirs.user_data_dir", lambda *_, **__: "~/.local/share/edgellm")
+    monkeypatch.setattr("platformdirs.user_data_dir", unresolved)
     assert paths.NOWHERE / "edgellm" == paths.home_dir()
 
 
