@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,8 @@ _FILE: Final = "file:"
 _MAX_FILE_BYTES: Final = 1 << 10
 _OPEN_TO_OTHERS: Final = 0o077
 _WINDOWS: Final = "nt"
+LOCK_WAIT_S: Final = 60.0
+_POLL_S: Final = 0.02
 _OTHER_WAY: Final = f"or keep the key in a file: {KEY_FILE_VARIABLE}=/path/to/key"
 
 
@@ -223,7 +226,7 @@ def _keyring_errors(keyring: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def _locked(root: Path, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
     """Let one process at a time make the key: of two, one would be lost with all it encrypted."""
     try:
         fd = os.open(private_dir(root), os.O_RDONLY)
@@ -231,7 +234,15 @@ def _locked(root: Path) -> Iterator[None]:
         yield
         return
     try:
-        lock_file(fd, wait=True)
+        deadline_s = time.monotonic() + wait_s
+        while not lock_file(fd, wait=False):
+            if time.monotonic() > deadline_s:
+                raise KeyUnavailable(
+                    f"another program has been making the snapshot key for {wait_s:g} s",
+                    path=root,
+                    hint="look whether it asks for a password",
+                )
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(fd)

@@ -18,6 +18,7 @@ from keyring.backend import KeyringBackend
 
 from edgellm.errors import EdgeLLMError, KeyUnavailable, MissingExtra, UsageError
 from edgellm.runtime.session import SessionOptions
+from edgellm.store import key_sources
 from edgellm.store.key_sources import SERVICE, forget_key, open_key
 from edgellm.store.keys import StoreKey
 from edgellm.store.snapshots import Saved, SnapshotStore
@@ -186,6 +187,17 @@ def test_two_that_come_first_together_get_one_key(tmp_path: Path, ring: MemoryKe
         thread.join()
     assert len(keys) == 4
     assert len(set(keys)) == len(ring.kept) == 1
+
+
+def test_nobody_waits_for_ever_for_a_key(
+    tmp_path: Path, ring: MemoryKeyring, monkeypatch: pytest.MonkeyPatch
+):
+    """Another program that asks for a password, and gets none, stops this one with a word of it."""
+    monkeypatch.setattr(key_sources._locked.__wrapped__, "__defaults__", (0.05,))
+    with key_sources._locked(tmp_path), pytest.raises(KeyUnavailable, match="another program"):
+        open_key("keyring", tmp_path)
+    assert not ring.kept
+    assert open_key("keyring", tmp_path) is not None
 
 
 @pytest.mark.parametrize(
