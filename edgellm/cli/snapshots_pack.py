@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KEYGEN_EXAMPLES: Final = """
 edgellm snapshots keygen -o ~/.ssh/edgellm-packs
+edgellm snapshots keygen -o packs --json
 """
 EXPORT_EXAMPLES: Final = """
 edgellm snapshots export 3fa9 --model model.gguf -o rules.ekp --sign-key ~/.ssh/edgellm-packs

@@ -42,8 +42,10 @@ def values(*words: str) -> list[str]:
     ("words", "expected"),
     [
         (["c"], ["chat", "convert", "completion"]),
-        (["snapshots", ""], ["ls", "check", "rm"]),
-        (["snapshots", "ls", "-"], ["--json", "--help"]),
+        (["snapshots", "w"], ["why", "warm"]),
+        (["snapshots", "p"], ["prune", "purge"]),
+        (["snapshots", "ls", "-"], ["--snapshot-encrypt", "--json", "--help"]),
+        (["snapshots", "export", "aa11", "a"], ["aa11", "ab22"]),
         (["snapshots", "rm", ""], list(KEYS)),
         (["snapshots", "rm", "aa11", "a"], ["aa11", "ab22"]),
         (["--v"], ["--version"]),
@@ -280,7 +282,7 @@ def test_fish_completes(place: Path) -> None:
         check=True,
     )
     command, value, models, key, _ = done.stdout.split("==\n")
-    assert command.startswith("snapshots\tList, check")
+    assert command.startswith("snapshots\tSee, explain")
     assert "--kv-type=q8_0\n" == value
     assert {"a.gguf", "my models/"} <= set(models.splitlines()[:3])
     assert "note.txt" == models.splitlines()[-1]
