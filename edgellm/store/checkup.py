@@ -116,7 +116,7 @@ def _walk(
                 yield _Problem(folder, "not a folder of this store")
                 continue
             yield from _mode(folder, PRIVATE_DIR_MODE)
-            for path in _children(folder):
+            for path in sorted(_children(folder), key=_is_text):  # what they lead to comes first
                 yield from _entry(files, path, clock)
 
 
@@ -141,6 +141,10 @@ def _children(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
+def _is_text(path: Path) -> bool:
+    return names.target_name(path.name) is not None
+
+
 def _is_folder(path: Path) -> bool:
     return stat.S_ISDIR(path.lstat().st_mode)
 
@@ -162,7 +166,7 @@ def _entry(files: Files, path: Path, clock: Callable[[], float]) -> Iterator[_Pr
         old = clock() - status.st_mtime > ORPHAN_AGE_S
         if old or not process_alive(owner):
             yield _Problem(path, "left behind by a writer that is gone", path.unlink)
-    elif names.target_name(path.name) is not None:
+    elif _is_text(path):
         yield from _text(path, status)
     elif not names.is_file_name(path.name):
         yield _Problem(path, "not a file of this store")
