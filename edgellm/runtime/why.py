@@ -17,8 +17,9 @@ from edgellm.runtime.differences import Said, compare, tool_names
 from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS
 from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.spelled import SpelledTokens
+from edgellm.runtime.storing import make_storing
 from edgellm.store import names
-from edgellm.store.explain import HIT
+from edgellm.store.explain import HIT, field_changes
 from edgellm.store.imports import Imports
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class Why:
     """Whether the store has a prompt's prefix, and if not, why.
 
     Attributes:
-        code: `hit`, `imported` where a pack has it that waits for its first use, or the code of the
-            miss.
+        code: `hit`; `imported` where a pack has it that waits for its first use; `converted` where a
+            snapshot of other settings would be used, rounded otherwise; or the code of the miss.
         cause: one of `CAUSES`; "" for no miss.
         message: one phrase for people.
         fix: one line of advice; "" for a hit.
@@ -130,7 +131,8 @@ class Doctor:
         self._engine = engine
         self._vocab = engine.vocab()
         self._store = store
-        self._tier = options.snapshot
+        self._storing = make_storing(store, options)
+        self._is_off = options.snapshot is Tier.OFF
         self._min_tokens = min_tokens
         self._prompting = Prompting(engine, options.chat_template, clock=clock, keeps_prefixes=True)
 
@@ -151,22 +153,23 @@ class Doctor:
         prompt = self.prompt(messages, tools)
         content = "\n".join(message.content for message in messages)
         found = self._explained(prompt, Said(prompt.text, content, tool_names(tools)))
-        notes, self._prompting.notes = tuple(self._prompting.notes), []
-        return replace(found, notes=notes)
+        notes, self._prompting.notes = self._prompting.notes, []
+        if trouble := self._store.trouble:
+            notes.append(trouble)
+        return replace(found, notes=tuple(notes))
 
     def _explained(self, prompt: Prompt, said: Said) -> Why:
         block = self._engine.snapshot_block()
-        if self._tier is Tier.OFF or block:
+        if self._is_off or block:
             return self._refused("off", f"snapshots are off: {block or 'asked'}", prompt)
         if not prompt.cuts:
             return self._refused("no_prefix", "the prompt has no stable prefix", prompt)
-        tier = Tier.EXACT if self._tier is Tier.AUTO else self._tier
         fingerprint = self._engine.fingerprint()
+        tier = self._storing.tier(fingerprint)
+        cuts = [cut for cut in reversed(prompt.cuts) if cut >= self._min_tokens]
         first: tuple[Explanation, tuple[int, ...]] | None = None
-        for cut in reversed(prompt.cuts):
+        for cut in cuts:
             prefix = prompt.tokens[:cut]
-            if cut < self._min_tokens:
-                continue
             found = self._store.explain(fingerprint, prefix, tier)
             if found.code == HIT:
                 return self._hit(found, prompt, first)
@@ -178,7 +181,24 @@ class Doctor:
                 f"{prompt.n_prefix} tokens are fewer than the {self._min_tokens} that are kept"
             )
             return self._refused("too_short", message, prompt)
-        return self._miss(*first, said)
+        return self._converted(fingerprint, prompt, cuts, tier) or self._miss(*first, said)
+
+    def _converted(
+        self, fingerprint: Fingerprint, prompt: Prompt, cuts: Sequence[int], tier: Tier
+    ) -> Why | None:
+        """Describe a snapshot made under other settings that a run would take, if it may round."""
+        if not self._storing.allows_loss:
+            return None
+        for source in self._engine.relatives():
+            for cut in cuts:
+                found = self._store.explain(source, prompt.tokens[:cut], tier)
+                if found.code == HIT:
+                    changes = field_changes(source, fingerprint)
+                    named = ", ".join(f"{change.name} {change.stored}" for change in changes)
+                    message = f"a snapshot made with {named} is laid out anew: rounding differs"
+                    hit = self._hit(found, prompt, None)
+                    return replace(hit, code="converted", message=message, changes=changes)
+        return None
 
     def _waits(self, fingerprint: Fingerprint, prefix: Sequence[int]) -> bool:
         """Return whether a pack that was imported has these tokens."""

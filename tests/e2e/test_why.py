@@ -236,3 +236,11 @@ def test_what_people_see(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     ):
         assert part in shown.out
     assert "Rule" not in shown.err
+
+
+def test_other_settings_are_used_where_loss_is_allowed(llama: Path, why: Any):
+    """A run that may round lays a snapshot out anew, and the command says so."""
+    seed(llama, Asked())
+    code, found = why(Asked(), "--flash-attn", "off", "--snapshot", "q8")
+    assert (0, "converted", "") == (code, found["code"], found["cause"])
+    assert ["flash_attention"] == [change["name"] for change in found["changes"]]

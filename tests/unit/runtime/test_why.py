@@ -176,3 +176,20 @@ def test_without_a_prefix_there_is_nothing_to_keep(store: SnapshotStore):
 def test_off_is_told(store: SnapshotStore):
     """Off because the user said so."""
     assert ("off", "off") == _classes(_look(store, snapshot=Tier.OFF))
+
+
+def test_an_earlier_boundary_is_a_hit_of_part(store: SnapshotStore):
+    """Of documents in a fixed order those before the first that changed are there."""
+    rules = SYSTEM * 2
+    engine = ScriptedEngine()
+    doctor = _doctor(store, engine)
+    first = Message("system", f"{rules}\n\n{SYSTEM}", marks=(len(rules),))
+    prompt = doctor.prompt([first])
+    assert len(prompt.cuts) > 1
+    engine.decode(prompt.tokens[: prompt.cuts[0]])
+    store.save(engine.fingerprint(), prompt.tokens[: prompt.cuts[0]], engine.capture())
+    other = Message("system", f"{rules}\n\n{SYSTEM.upper()}", marks=(len(rules),))
+    found = _doctor(store, ScriptedEngine()).look([other])
+    assert ("hit", prompt.cuts[0]) == (found.code, found.n_usable)
+    assert found.n_usable < found.n_tokens
+    assert "earlier boundary" in found.message
