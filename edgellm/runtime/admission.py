@@ -86,7 +86,7 @@ def _tried(
     except (SnapshotIncompatible, EngineFailed, ValueError) as err:
         return f"the engine does not take it ({err})"
     finally:
-        engine.truncate(0)
+        engine.truncate(0)  # not cut back: few memories can forget the probe's token
     if not verdict.agrees:
         return f"the engine says something else after it ({verdict.divergence:.2g} nats off)"
     try:

@@ -111,11 +111,13 @@ def text_cause(stored: str, now: str, content: str, tools: Sequence[str] = ()) -
         if _covers(pattern, stored, at) and _covers(pattern, now, at):
             return cause
     before, after = _differing(stored, now, at)
+    # The same words in another order: of tools, of members of an object, of documents.
     words = sorted(_WORD.findall(before))
     if len(words) > 1 and words == sorted(_WORD.findall(after)):
         return "tool_order"
     content = content.strip()
     place = now.find(content) if content else -1
+    # A message that is whole in both prompts was not what changed.
     if place >= 0 and place <= at <= place + len(content) and content not in stored:
         return "text"
     if any(name in before or name in after for name in tools):

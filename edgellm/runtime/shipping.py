@@ -134,7 +134,7 @@ def _settings(asked: EngineSettings, entry: SnapshotInfo) -> EngineSettings:
     kv_type, flash = entry.field("kv_type_k"), entry.field("flash_attention")
     if kv_type in TYPES_BY_NAME:
         asked = replace(asked, kv_type=kv_type)
-    if flash in {"on", "off"}:
+    if flash in {"on", "off"}:  # as it was resolved then: `auto` may choose otherwise here
         asked = replace(asked, flash_attention="on" if flash == "on" else "off")
     return asked
 

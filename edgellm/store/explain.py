@@ -136,11 +136,12 @@ def _nearest(files: Files, fingerprint: Fingerprint, token_ids: bytes) -> tuple[
         except (SnapshotError, OSError):
             continue
         ids = np.frombuffer(found, "<i4")
-        if found == token_ids:
+        if found == token_ids:  # hundreds of tokens are never the same by chance
             changes = field_changes(header.fingerprint, fingerprint)
             if changes and (same_tokens is None or len(changes) < len(same_tokens.changes)):
                 same_tokens = _near(path, header, ids, changes=changes)
         elif header.fingerprint.digest() == digest:
+            # Neighbours, because two prompts of one language share most of their single tokens.
             shared = len(np.intersect1d(pairs, _pairs(ids), assume_unique=True))
             first = _first_differing(asked, ids)
             if best is None or (shared, first) > (best[0], best[1].first_differing or 0):

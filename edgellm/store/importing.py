@@ -101,7 +101,7 @@ def _stage(imports: Imports, source: OpenPack, final: Path) -> None:
         raise SnapshotError(
             f"{MAX_PACKS} packs wait for their first use", hint="use them, or `snapshots rm --all`"
         )
-    stage = temp_name(final)
+    stage = temp_name(final)  # in the same folder, so that the last step is one rename
     files = imports.pack_files(stage)
     private_dir(stage)
     try:
@@ -122,6 +122,7 @@ def _receive(source: OpenPack, entry: PackedFile, files: Files) -> None:
     with files.writer(incoming) as out:
         source.copy(entry, out.write)
     header, ids = read_tokens(incoming, open_file=files.opened)
+    # Its place follows from what it says itself, and never from a name in the pack.
     digest = header.fingerprint.digest()
     if digest != source.manifest.digest or names.key_of(digest, ids) != entry.key:
         raise SnapshotCorrupt(f"snapshot {entry.key} is not the one that the manifest names")

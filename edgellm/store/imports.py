@@ -93,7 +93,7 @@ class Imports:
             digest: of the engine's fingerprint.
             ids: the prefix as little-endian int32.
         """
-        folders = self._folders()
+        folders = self._folders()  # asked at every prompt, and nearly always empty
         if not folders or os.path.lexists(self._files.path(digest, ids)):
             return None
         key = names.key_of(digest, ids)

@@ -75,6 +75,7 @@ def write_pack(
             for chunk in _chunks(files, path):
                 digest.update(chunk)
                 writer.write(chunk)
+            # The manifest is signed and written by now; another process may have saved meanwhile.
             if digest.hexdigest() != file.sha256:
                 raise SnapshotCorrupt("it changed while it was exported", path=path)
     return writer.n_bytes
@@ -136,6 +137,7 @@ def open_pack(
     try:
         with open_regular(path, follow=True) as (file, status):
             head = _read_head(file, status.st_size)
+            # Before the JSON is parsed: only who is trusted gets to speak to the parser.
             _check_trust(head, trusted, allow_unsigned=allow_unsigned)
             manifest = parse_manifest(head.manifest)
             expected = len(head.encode()) + sum(entry.n_bytes for entry in manifest.files)
@@ -163,6 +165,7 @@ def _read_head(file: BinaryIO, pack_bytes: int) -> Head:
 
 
 def _check_trust(head: Head, trusted: Collection[bytes], *, allow_unsigned: bool) -> None:
+    # Also where unsigned packs are allowed: this one says of itself that it was changed.
     if head.public and not is_signed(head.public, head.signature, head.message()):
         raise PackRefused(
             "the signature is wrong: it was changed after it was signed, or is a forgery",

@@ -141,6 +141,7 @@ def _manifest(values: Fields) -> Manifest:
     if not 1 <= len(items) <= MAX_FILES:
         raise SnapshotCorrupt(f"{len(items)} snapshots in a pack, 1 to {MAX_FILES} are allowed")
     manifest = Manifest(hard, created_s, tuple(_file(Fields("a file", item)) for item in items))
+    # A digest is over sorted pairs: in another order the same manifest would have a second id.
     if manifest.digest != digest or hard != tuple(sorted(hard)):
         raise SnapshotCorrupt("the fingerprint is not that of its own fields")
     seen: set[str] = set()

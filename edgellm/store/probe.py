@@ -104,6 +104,7 @@ def compare(probe: Probe, logits: NDArray[np.float32]) -> Verdict:
     divergence = max(0.0, float((before * (np.log(before) - np.log(after))).sum()))
     top = int(logits.argmax())
     said = dict(zip(probe.ids, probe.logits, strict=True))
+    # Where two tokens are about as likely, rounding decides which of them is first.
     near_top = said.get(top, float("-inf")) >= probe.logits[0] - TIE
     agrees = divergence <= MAX_DIVERGENCE and near_top
     return Verdict(agrees, divergence, same_top=top == probe.ids[0])
@@ -136,7 +137,7 @@ def _numbers(text: str, dtype: str, most: int) -> NDArray[Any]:
 
 
 def _log_sum(logits: NDArray[np.float32]) -> float:
-    wide = logits.astype(np.float64)
+    wide = logits.astype(np.float64)  # in float32 the sum over a large vocabulary loses digits
     most = float(wide.max())
     return most + float(np.log(np.exp(wide - most).sum()))
 

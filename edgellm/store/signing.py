@@ -55,7 +55,7 @@ def make_keys(path: Path) -> bytes:
     """
     ed25519, serialization = _library()
     public_path = path.with_name(path.name + PUBLIC_SUFFIX)
-    for file in (path, public_path):
+    for file in (path, public_path):  # who has trusted the lost key's packs would have to be told
         if os.path.lexists(file):
             raise UsageError("this file exists", path=file, hint="choose another name")
     key = ed25519.Ed25519PrivateKey.generate()
@@ -82,6 +82,7 @@ def read_signer(path: Path) -> Signer:
     """
     ed25519, serialization = _library()
     raw, status = _read_pem(path)
+    # Whoever could read it could sign as its owner: better told now than after a forgery.
     if os.name != "nt" and status.st_mode & _OPEN_TO_OTHERS:
         raise UsageError(
             f"others can read this key (mode {stat.S_IMODE(status.st_mode):04o})",
