@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edgellm.runtime.prompting import Prompting
     from edgellm.runtime.room import Room
     from edgellm.runtime.storing import Storing
+    from edgellm.runtime.turns import Turns
     from edgellm.store.background import SnapshotWriter
 
 SETTLE_S: Final = 0.05
@@ -46,6 +47,7 @@ class Answering:
         prefiller: brings them into the memory.
         room: the context.
         storing: where prefixes are kept, or None.
+        turns: finds conversations that were kept, or None.
 
     Attributes:
         live: what the memory holds, or None when that is not known.
@@ -61,6 +63,7 @@ class Answering:
         room: Room,
         *,
         storing: Storing | None,
+        turns: Turns | None = None,
         warnings: list[str],
     ) -> None:
         self._engine = engine
@@ -69,6 +72,7 @@ class Answering:
         self._room = room
         self._storing = storing
         self._writer = storing.writer if storing else None
+        self._turns = turns
         self._vocab = engine.vocab()
         self._said_lost = False
         self.live: Live | None = None
@@ -83,7 +87,7 @@ class Answering:
         """
         started = perf_counter()
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
-        prompt = self._prompting.prompt(request.messages, self.live, request.tools)
+        prompt = self._prompt(request)
         yield from self._told()
         n_ctx = self._room.wanted(len(prompt.tokens))
         # Until here a request could be refused without loss.
@@ -96,6 +100,15 @@ class Answering:
             yield Done("", "cancelled", usage=usage, seed=sampler.seed)
             return
         yield from self._decode(request, prompt, filled, sampler, started, cancelled)
+
+    def _prompt(self, request: Request) -> Prompt:
+        if self._turns is None:
+            return self._prompting.prompt(request.messages, self.live, request.tools)
+        if not self._engine.n_ctx:
+            self._room.open()  # only then the engine knows under which fingerprint to look
+        return self._prompting.prompt(
+            request.messages, self.live, request.tools, recall=self._turns.recall
+        )
 
     def warm(
         self, messages: Sequence[Message], tools: Tools, cancelled: Callable[[], bool]
@@ -154,6 +167,7 @@ class Answering:
         finally:
             outcome = decoding.outcome
             self.live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
+        self._keep_answer()
         use = saving.use()
         if self._storing is not None:
             self._storing.speeds.record(
@@ -179,6 +193,16 @@ class Answering:
             snapshot=use,
             seed=sampler.seed,
         )
+
+    def _keep_answer(self) -> None:
+        """Keep the memory after an answer, where turns are kept."""
+        if self.live is None:
+            return
+        unsaved = self._prefiller.keep_answer(self.live)
+        if self._engine.position != len(self.live.tokens):
+            self.live = None
+        elif unsaved is not None and self._writer is not None:
+            self._writer.submit([unsaved], may_wait=True)
 
     def _told(self) -> Iterator[Warn]:
         """Give what there is to warn of, also that a snapshot could not be written, once."""

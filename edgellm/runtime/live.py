@@ -28,6 +28,7 @@ class Prompt:
             stable prefix. None is 0 or the prompt's end.
         controls: where the template's control tokens are spelled.
         turns: behind which tokens earlier messages end, where that was asked for and can be told.
+        n_kept: length of a kept conversation whose very tokens these go on from, 0 without one.
     """
 
     text: str
@@ -35,6 +36,7 @@ class Prompt:
     cuts: tuple[int, ...]
     controls: tuple[Span, ...] = ()
     turns: tuple[int, ...] = ()
+    n_kept: int = 0
 
     @property
     def n_prefix(self) -> int:

@@ -16,6 +16,7 @@ from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.room import Room
 from edgellm.runtime.session import SessionFacts, SessionOptions
 from edgellm.runtime.storing import make_storing, open_store
+from edgellm.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -81,15 +82,27 @@ class LocalSession:
         kept = None if block or self.options.snapshot is Tier.OFF else store
         storing = None if kept is None else make_storing(kept, self.options)
         self._writer = None if storing is None else storing.writer
+        keeps_turns = self.options.snapshot_turns
         self._prompting = Prompting(
-            engine, self.options.chat_template, clock=clock, keeps_prefixes=kept is not None
+            engine,
+            self.options.chat_template,
+            clock=clock,
+            keeps_prefixes=kept is not None,
+            keeps_turns=keeps_turns,
         )
         self._answers = Answering(
             engine,
             self._prompting,
-            Prefiller(engine, storing, off_reason=block or "asked", min_tokens=min_snapshot_tokens),
+            Prefiller(
+                engine,
+                storing,
+                off_reason=block or "asked",
+                min_tokens=min_snapshot_tokens,
+                keeps_turns=keeps_turns,
+            ),
             self.room,
             storing=storing,
+            turns=Turns(engine, kept) if keeps_turns and kept is not None else None,
             warnings=self._opening_warnings(block, "" if kept is None else kept.trouble),
         )
         self._n_cancels = 0

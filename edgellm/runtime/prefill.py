@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import SnapshotUse, Tier
 from edgellm.errors import SnapshotIncompatible
-from edgellm.runtime.admission import admit
-from edgellm.runtime.claim import Claim
-from edgellm.runtime.settling import Held, Settling, Start
-from edgellm.runtime.storing import Found
+from edgellm.runtime.keeper import Base, Keeper
+from edgellm.runtime.settling import Settling
+from edgellm.runtime.starting import Starting
+from edgellm.runtime.turns import text_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live, Prompt
+    from edgellm.runtime.settling import Start
     from edgellm.runtime.storing import Storing
     from edgellm.store.background import Unsaved
     from edgellm.store.state import Fingerprint
@@ -34,8 +35,6 @@ MIN_SNAPSHOT_TOKENS: Final = 128
 """Shorter prefixes are decoded faster than the file is worth: a few ms against its bytes on disk."""
 
 BEING_STORED: Final = "; being stored"
-_N_WAITS: Final = 3
-"""How often a process that was waited for may fail before the prompt is read here after all."""
 
 
 def never() -> bool:
@@ -76,6 +75,8 @@ class Prefiller:
         storing: where snapshots lie and how they are kept, or None when they are off.
         off_reason: why they are off.
         min_tokens: the shortest prefix that is kept.
+        keeps_turns: the state is also kept where messages end, and the prompt cut at the last one,
+            whether snapshots are on or not.
     """
 
     def __init__(
@@ -85,12 +86,15 @@ class Prefiller:
         *,
         off_reason: str = "asked",
         min_tokens: int = MIN_SNAPSHOT_TOKENS,
+        keeps_turns: bool = False,
     ) -> None:
         self._engine = engine
         self._storing = storing
-        self.held = Held()
         self._off = SnapshotUse(Tier.OFF.value, "", f"off: {off_reason}", "off")
         self._min_tokens = min_tokens
+        self._keeps_turns = keeps_turns
+        self._fingerprint: Fingerprint | None = None  # of what is in the memory
+        self._starting = Starting(engine, storing, min_tokens=min_tokens, keeps_turns=keeps_turns)
 
     def run(
         self, prompt: Prompt, live: Live | None, stopped: Callable[[], bool] = never
@@ -106,10 +110,7 @@ class Prefiller:
             Cancelled: the engine was stopped; the memory holds some whole chunks.
             EngineFailed: the engine failed; the memory is empty.
         """
-        kept = live.continued_by(prompt.tokens) if live else 0
-        if kept and self._engine.truncate(kept):
-            return self._read(prompt, Start(kept, "live: continues the conversation", "live"))
-        return self._read(prompt, self._start(prompt, live, stopped))
+        return self._read(prompt, self._starting.start(prompt, live, stopped))
 
     def run_prefix(self, prompt: Prompt, stopped: Callable[[], bool] = never) -> Prefilled:
         """Bring an empty memory to the last cut of the prompt and no further; it has one.
@@ -117,119 +118,76 @@ class Prefiller:
         Raises:
             Cancelled, EngineFailed: as `run`.
         """
-        start = self._start(prompt, None, stopped)
-        return self._read(replace(prompt, tokens=prompt.tokens[: prompt.n_prefix]), start)
+        short = replace(prompt, turns=(), n_kept=0)
+        start = self._starting.start(short, None, stopped)
+        return self._read(replace(short, tokens=prompt.tokens[: prompt.n_prefix]), start)
 
     def use(self, reason: str, code: str, key: str = "") -> SnapshotUse:
         """Say what the store did, and on which tier's numbers the memory rests."""
         return (
             self._off
             if self._storing is None
-            else SnapshotUse(self.held.tier.value, key, reason, code)
+            else SnapshotUse(self._starting.held.tier.value, key, reason, code)
         )
 
-    def _start(self, prompt: Prompt, live: Live | None, stopped: Callable[[], bool]) -> Start:
-        """Bring the memory as far as it can be brought without decoding."""
-        shared = live.shared_cuts(prompt) if live else ()
-        if shared and shared[-1] == prompt.n_prefix and self._went_back(shared[-1:]):
-            return Start(shared[-1], "live: same prefix", "live")
-        storing = self._storing
-        if not prompt.n_prefix or storing is None or prompt.n_prefix < self._min_tokens:
-            at = self._went_back(shared)
-            if not prompt.n_prefix:
-                return Start(0, "no stable prefix", "no_prefix")
-            short = f"not kept: {prompt.n_prefix} tokens are fewer than {self._min_tokens}"
-            return Start(at, short, "too_short")
-        return self._stored_start(storing, prompt, shared, stopped)
+    def keep_answer(self, live: Live) -> Unsaved | None:
+        """Keep the memory after an answer; it goes on as whoever restores it will have it.
 
-    def _stored_start(
-        self,
-        storing: Storing,
-        prompt: Prompt,
-        shared: Sequence[int],
-        stopped: Callable[[], bool],
-    ) -> Start:
-        begun = perf_counter()
-        fingerprint = self._engine.fingerprint()
-        storing.speeds.note_model(fingerprint)
-        cuts = [cut for cut in prompt.cuts if cut >= self._min_tokens]
-        above = [cut for cut in cuts if cut > max(shared, default=0)]
-        storing.notes += admit(self._engine, storing.store, fingerprint, prompt.tokens, above)
-        start = self._restored(storing, fingerprint, prompt, above)
-        claim = Claim(storing.store, fingerprint, prompt.tokens[: prompt.n_prefix])
-        for _ in range(_N_WAITS):
-            if start.n_tokens == prompt.n_prefix:
-                break
-            if claim.taken():
-                if not start.n_tokens:  # it may have been stored since the look before
-                    start = self._restored(storing, fingerprint, prompt, above)
-                break
-            if not claim.waited(storing.speeds.prompt_tokens_per_s, stopped):
-                break
-            start = self._restored(storing, fingerprint, prompt, above)
-        at = start.n_tokens or self._went_back(shared)
-        if not at and shared and len(above) < len(cuts):
-            start = self._restored(storing, fingerprint, prompt, cuts)
-            at = start.n_tokens
-        elif at and not start.n_tokens:
-            reason = f"live: same prefix, {at} of {prompt.n_prefix} tokens"
-            base_key = storing.store.key(fingerprint, prompt.tokens[:at])
-            start = Start(at, reason, "live", 0.0, base_key, 0, fingerprint)
-        keeps = frozenset() if start.code == "converted" else frozenset(c for c in cuts if c > at)
-        took_s = perf_counter() - begun
-        return replace(start, restore_s=took_s, keeps=keeps, release=claim.release)
+        Args:
+            live: what the memory holds.
 
-    def _went_back(self, shared: Sequence[int]) -> int:
-        """Cut the memory back to the longest of these cuts that it can be cut to, or empty it."""
-        for cut in reversed(shared):
-            if cut <= self._engine.position and self._engine.truncate(cut):
-                self.held.keep(cut)
-                return cut
-        self._engine.truncate(0)
-        self.held.keep(0)
-        return 0
-
-    def _restored(
-        self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, cuts: Sequence[int]
-    ) -> Start:
-        """Restore the longest of these cuts that is stored; nothing changes where none is."""
-        found = storing.find(self._engine, fingerprint, prompt.tokens, cuts)
-        if not isinstance(found, Found):
-            return Start(0, f"miss: {found.reason}", found.code, fingerprint=fingerprint)
-        begun = perf_counter()
-        n = found.state.n_tokens
+        Returns:
+            What is to be written, or None where nothing is kept.
+        """
+        storing, engine = self._storing, self._engine
+        if not self._keeps_turns or engine.snapshot_block() or live.text is None:
+            return None
         try:
-            self._engine.restore(found.state)
-        except SnapshotIncompatible as err:
-            reason = f"miss: {err.message}"
-            return Start(0, reason, "restore_failed", fingerprint=fingerprint)
-        storing.speeds.note_restored(found.n_bytes, found.find_s + perf_counter() - begun)
-        self.held.keep(0)
-        self.held.put(n, found.tier)
-        part = "" if n == prompt.n_prefix else f": {n} of {prompt.n_prefix} tokens"
-        reason = found.reason.replace("hit", f"hit{part}", 1)
-        if found.code == "hit":
-            storing.writer.note(found.anchor)
-        return Start(n, reason, found.code, 0.0, found.key, found.n_bytes, found.mixed(fingerprint))
+            state = engine.capture()
+            kept = None
+            if storing is not None and len(live.tokens) >= self._min_tokens:
+                fingerprint = self._fingerprint or engine.fingerprint()
+                name = text_name(live.text, live.cuts, live.controls)
+                keeper = Keeper(engine, storing, self._starting.held)
+                kept = keeper.keep(fingerprint, live.tokens, state, self._starting.base, name)
+                key = storing.store.key(fingerprint, live.tokens)
+                self._starting.base = Base(key, len(live.tokens))
+            if engine.restore_moves and not (kept and kept.was_restored):
+                engine.restore(state)
+        except (SnapshotIncompatible, MemoryError):
+            return None  # the session asks the engine what it still holds
+        return kept.unsaved if kept else None
 
     def _read(self, prompt: Prompt, start: Start) -> Prefilled:
         """Decode what is missing, segment by segment, and settle the memory at every cut."""
-        self.held.keep(start.n_tokens)
-        settling = Settling(self._engine, self.held, self._storing, prompt, start)
+        starting = self._starting
+        starting.held.keep(start.n_tokens)
+        self._fingerprint = start.fingerprint
+        ends = tuple(end for end in starting.segments(prompt) if end > start.n_tokens)
+        settling = Settling(
+            self._engine,
+            starting.held,
+            self._storing,
+            tokens=prompt.tokens,
+            ends=starting.segments(prompt),
+            start=start,
+        )
         begun = perf_counter()
         at, logits = start.n_tokens, None
         try:
-            for end in (*(cut for cut in prompt.cuts if at < cut), len(prompt.tokens)):
+            for end in (*ends, len(prompt.tokens)):
                 if at < end:
                     logits = self._decoded(prompt.tokens[at:end])
                     at = end
-                if end in prompt.cuts and end > start.n_tokens:
+                if end in ends:
                     settling.settle(end)
         except BaseException:
             if start.release is not None:
                 start.release()
             raise
         took_s = perf_counter() - begun
+        starting.ends = (*starting.ends, *ends)
+        starting.base = replace(settling.base, is_coming=False)
         use = self._snapshot_use(prompt, start, settling)
         unsaved, release = tuple(settling.unsaved), start.release
         if release is not None and not unsaved:
@@ -254,9 +212,11 @@ class Prefiller:
         return logits
 
     def _snapshot_use(self, prompt: Prompt, start: Start, settling: Settling) -> SnapshotUse:
-        key, reason, code = start.base_key, start.reason, start.code
+        key, reason, code = start.base.key, start.reason, start.code
         storing, fingerprint, choice = self._storing, start.fingerprint, settling.choice
         if storing is None or fingerprint is None or not start.keeps:
+            return self.use(reason, code, key)
+        if start.n_tokens >= prompt.n_prefix:  # only the turn is kept, which is not what was asked
             return self.use(reason, code, key)
         key = storing.store.key(fingerprint, prompt.tokens[: prompt.n_prefix])
         if settling.unsaved:

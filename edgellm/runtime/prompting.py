@@ -6,23 +6,28 @@ it begins at. Only the template's control tokens become control ids.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from edgellm.prompt.boundary import Boundaries
+from edgellm.core import Message
+from edgellm.prompt.boundary import Boundaries, Boundary
 from edgellm.prompt.encoding import PromptEncoder
-from edgellm.prompt.provenance import PromptWriter
+from edgellm.prompt.provenance import PromptText, PromptWriter
 from edgellm.prompt.spellings import Spellings
 from edgellm.prompt.template import RAW_SEPARATOR, make_prompter, opens_answers
-from edgellm.runtime.live import make_prompt
+from edgellm.runtime.live import Live, make_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from edgellm.core import Message, Tools
+    from edgellm.core import Tools
     from edgellm.engines.base import Engine
-    from edgellm.prompt.boundary import Boundary, Standing
-    from edgellm.runtime.live import Live, Prompt
+    from edgellm.prompt.boundary import Standing
+    from edgellm.runtime.live import Prompt
+
+Recall = Callable[[Sequence[Message], PromptText, Boundary], Live | None]
+"""Finds what was kept of a conversation, as if it were in memory."""
 
 
 class Prompting:
@@ -73,31 +78,49 @@ class Prompting:
         if self.fallback:
             self.notes.append("the model has no chat template: it gets raw text")
 
-    def prompt(self, messages: Sequence[Message], live: Live | None, tools: Tools = ()) -> Prompt:
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        live: Live | None,
+        tools: Tools = (),
+        *,
+        recall: Recall | None = None,
+    ) -> Prompt:
         """Render and tokenise a conversation.
 
         Args:
             messages: the conversation.
             live: what the engine's memory holds.
             tools: what the model may call.
+            recall: asked for a conversation that was kept and that this one goes on from, where it
+                does not go on from the live one.
 
         Raises:
             TemplateError: the template failed or refused the messages.
         """
         now = self._time_of(tuple(messages))
-        vocab = self._vocab
         written = self._writer.write(messages, now, tools)
         boundary = self._boundaries.find(
             messages, written, now, tools, with_turns=self._keeps_turns
         )
         self._note(boundary)
+        prompt = self._made(written, boundary, live)
+        goes_on = live is not None and live.continued_by(prompt.tokens) == len(live.tokens)
+        kept = None if recall is None or goes_on else recall(messages, written, boundary)
+        if kept is None:
+            return prompt
+        other = self._made(written, boundary, kept)
+        n_kept = kept.continued_by(other.tokens)
+        return replace(other, n_kept=n_kept) if n_kept == len(kept.tokens) else prompt
+
+    def _made(self, written: PromptText, boundary: Boundary, live: Live | None) -> Prompt:
         return make_prompt(
             written.text,
             boundary,
             live,
             lambda more: self._encode.more(written.tail(len(written.text) - len(more))),
-            vocab.special_ids,
-            vocab.piece,
+            self._vocab.special_ids,
+            self._vocab.piece,
             separator=RAW_SEPARATOR if self.fallback else "",
             controls=written.controls,
         )

@@ -6,47 +6,25 @@ from one that was decoded, it is restored at every cut, whether snapshots are ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotIncompatible
-from edgellm.store.background import Unsaved
-from edgellm.store.state import KVState, Part
+from edgellm.runtime.keeper import Base, Keeper, head_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgellm.engines.base import Engine
     from edgellm.policy.snapshots import Choice
-    from edgellm.runtime.live import Prompt
+    from edgellm.runtime.keeper import Held
     from edgellm.runtime.storing import Storing
-    from edgellm.store.state import Fingerprint
+    from edgellm.store.background import Unsaved
+    from edgellm.store.state import Fingerprint, KVState
 
 _ROWS_STAY: Final = frozenset({"dense", "mla"})
 """Memories whose rows never change once they are there: the last cut holds all the shorter ones."""
-
-_COARSEST_LAST: Final = (Tier.EXACT, Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)
-
-
-class Held:
-    """Which tier's numbers are in the memory, and from which cut on."""
-
-    def __init__(self) -> None:
-        self._tiers: dict[int, Tier] = {}
-
-    def put(self, cut: int, tier: Tier) -> None:
-        """Note that everything before a cut was rounded so."""
-        self._tiers = {n: held for n, held in self._tiers.items() if n < cut} | {cut: tier}
-
-    def keep(self, n_tokens: int) -> None:
-        """Forget what came after the first `n_tokens`."""
-        self._tiers = {n: held for n, held in self._tiers.items() if n <= n_tokens}
-
-    @property
-    def tier(self) -> Tier:
-        """Return the coarsest tier the memory rests on."""
-        return max(self._tiers.values(), key=_COARSEST_LAST.index, default=Tier.EXACT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +35,7 @@ class Start:
         n_tokens: how many are in the memory.
         reason, code: what the store or the live memory did.
         restore_s: time that took.
-        base_key: the snapshot that holds just these tokens, or "".
+        base: the snapshot that holds just these tokens.
         restored_bytes: length of the file they came from.
         fingerprint: under which longer ones are kept.
         keeps: the cuts that are to be kept, and those only.
@@ -68,7 +46,7 @@ class Start:
     reason: str
     code: str
     restore_s: float = 0.0
-    base_key: str = ""
+    base: Base = field(default_factory=Base)
     restored_bytes: int = 0
     fingerprint: Fingerprint | None = None
     keeps: frozenset[int] = frozenset()
@@ -82,23 +60,33 @@ class Settling:
         engine: holds what is before the first cut to come.
         held: is told what the memory rests on.
         storing: decides what is kept; None where snapshots are off.
-        prompt: being read.
+        tokens: of the prompt.
+        ends: where its segments end.
         start: where reading it began.
 
     Attributes:
         unsaved: what is to be written, in order.
         choice: what was decided about the last cut that was looked at, or None.
+        base: the longest snapshot of what was read.
     """
 
     def __init__(
-        self, engine: Engine, held: Held, storing: Storing | None, prompt: Prompt, start: Start
+        self,
+        engine: Engine,
+        held: Held,
+        storing: Storing | None,
+        *,
+        tokens: tuple[int, ...],
+        ends: tuple[int, ...],
+        start: Start,
     ) -> None:
         self._engine = engine
         self._held = held
         self._storing = storing if start.keeps else None
-        self._prompt = prompt
+        self._tokens = tokens
+        self._ends = ends
         self._start = start
-        self._base = (start.base_key, start.n_tokens)
+        self.base = start.base
         self._passed: list[int] = []
         self.unsaved: list[Unsaved] = []
         self.choice: Choice | None = None
@@ -109,7 +97,7 @@ class Settling:
         moves = self._engine.restore_moves
         if self._engine.snapshot_block() or not (wanted or moves):
             return
-        if wanted and cut != self._prompt.n_prefix and self._is_in_the_last():
+        if wanted and cut != max(self._start.keeps) and self._is_in_the_last():
             self._passed.append(cut)
             return
         try:
@@ -138,56 +126,27 @@ class Settling:
         if storing is None or fingerprint is None:
             return False
         restored = storing.measure(self._engine, fingerprint, state)
-        for passed in self._passed:
-            if (head := head_of(state, passed)) is not None:
-                self._add(storing, fingerprint, passed, head)
-        self._passed.clear()
+        passed, self._passed = self._passed, []
+        for at in passed:
+            if (head := head_of(state, at)) is not None:
+                self._add(storing, fingerprint, at, head)
         return self._add(storing, fingerprint, cut, state) or restored
 
     def _add(self, storing: Storing, fingerprint: Fingerprint, cut: int, state: KVState) -> bool:
-        """Pack a state as its tier keeps it, and go on from what a reader will unpack."""
-        from edgellm.store.codec import pack_state, unpack_state
-        from edgellm.store.state import PackedState
-
-        self.choice = choice = storing.choose(fingerprint, state)
-        if not choice.keep:
-            return False
-        tokens = self._prompt.tokens[:cut]
-        base_key, n_before = self._base if self._is_kept(storing, self._base[0]) else ("", 0)
-        kept = pack_state(state, choice.tier, n_before)
-        is_packed = isinstance(kept, PackedState)
-        if isinstance(kept, PackedState):
-            self._engine.restore(unpack_state(kept, state))
-            self._held.put(cut, kept.tier)
-        self.unsaved.append(Unsaved(fingerprint, tokens, kept, base_key, choice.lossless))
-        self._base = (storing.store.key(fingerprint, tokens), cut)
-        return is_packed
-
-    def _is_kept(self, storing: Storing, key: str) -> bool:
-        """Return whether a snapshot is stored, or will be before the next one is."""
-        return bool(self.unsaved) or (bool(key) and storing.writer.knows(key))
+        tokens = self._tokens[:cut]
+        keeper = Keeper(self._engine, storing, self._held)
+        kept = keeper.keep(fingerprint, tokens, state, self.base)
+        self.choice = kept.choice
+        if kept.unsaved is not None:
+            self.unsaved.append(kept.unsaved)
+            self.base = Base(storing.store.key(fingerprint, tokens), cut, is_coming=True)
+        return kept.was_restored
 
     def _read_again(self, cut: int) -> None:
         """Decode everything before a cut: the memory was lost, and what was rounded with it."""
         self._engine.truncate(0)
         self._held.keep(0)
         at = 0
-        for end in (*(c for c in self._prompt.cuts if c < cut), cut):
-            self._engine.decode(self._prompt.tokens[at:end])
+        for end in (*(c for c in self._ends if c < cut), cut):
+            self._engine.decode(self._tokens[at:end])
             at = end
-
-
-def head_of(state: KVState, n_tokens: int) -> KVState | None:
-    """Return the state after the first tokens, as views; None where not every row is a position's."""
-    if any(part.kind != "dense" or part.n_tokens != state.n_tokens for part in state.parts):
-        return None
-    parts = tuple(
-        Part(
-            part.kind,
-            part.first,
-            n_tokens,
-            tuple(replace(section, rows=section.rows[:n_tokens]) for section in part.sections),
-        )
-        for part in state.parts
-    )
-    return KVState(n_tokens, parts)

@@ -1,0 +1,140 @@
+"""Keeper: how a state that was captured is kept, and what the memory rests on afterwards.
+
+Where a tier rounds, the memory goes on from what a reader will unpack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from edgellm.core import Tier
+from edgellm.store.background import Unsaved
+from edgellm.store.state import KVState, Part
+
+if TYPE_CHECKING:
+    from edgellm.engines.base import Engine
+    from edgellm.policy.snapshots import Choice
+    from edgellm.runtime.storing import Storing
+    from edgellm.store.state import Fingerprint
+
+_COARSEST_LAST: Final = (Tier.EXACT, Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)
+
+
+class Held:
+    """Which tier's numbers are in the memory, and from which cut on."""
+
+    def __init__(self) -> None:
+        self._tiers: dict[int, Tier] = {}
+
+    def put(self, cut: int, tier: Tier) -> None:
+        """Note that everything before a cut was rounded so."""
+        self._tiers = {n: held for n, held in self._tiers.items() if n < cut} | {cut: tier}
+
+    def keep(self, n_tokens: int) -> None:
+        """Forget what came after the first `n_tokens`."""
+        self._tiers = {n: held for n, held in self._tiers.items() if n <= n_tokens}
+
+    @property
+    def tier(self) -> Tier:
+        """Return the coarsest tier the memory rests on."""
+        return max(self._tiers.values(), key=_COARSEST_LAST.index, default=Tier.EXACT)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The longest snapshot of what the memory holds.
+
+    Attributes:
+        key: its name, or "" where there is none.
+        n_tokens: length of its prefix.
+        is_coming: whether it is handed over to be saved before whatever leans on it.
+    """
+
+    key: str = ""
+    n_tokens: int = 0
+    is_coming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of a captured state.
+
+    Attributes:
+        unsaved: what is to be written, or None where it is not worth it.
+        choice: why.
+        was_restored: whether the memory was restored from what was packed.
+    """
+
+    unsaved: Unsaved | None
+    choice: Choice
+    was_restored: bool = False
+
+
+class Keeper:
+    """Packs the states of one engine.
+
+    Args:
+        engine: whose memory they are.
+        storing: decides how they are kept.
+        held: is told what the memory rests on.
+    """
+
+    def __init__(self, engine: Engine, storing: Storing, held: Held) -> None:
+        self._engine = engine
+        self._storing = storing
+        self._held = held
+
+    def keep(
+        self,
+        fingerprint: Fingerprint,
+        tokens: tuple[int, ...],
+        state: KVState,
+        base: Base,
+        text_sha256: str = "",
+    ) -> Kept:
+        """Make a state ready to be written, and go on from what a reader will have of it.
+
+        Args:
+            fingerprint: of the engine.
+            tokens: after which it is the state.
+            state: as captured, of a memory that holds just these tokens where it may be packed.
+            base: whose rows are the first of these.
+            text_sha256: the hash of the text of these tokens, or "".
+
+        Raises:
+            SnapshotIncompatible: the engine does not take back what was packed.
+            MemoryError: there is no room for it.
+        """
+        from edgellm.store.codec import pack_state, unpack_state
+        from edgellm.store.state import PackedState
+
+        choice = self._storing.choose(fingerprint, state)
+        if not choice.keep:
+            return Kept(None, choice)
+        # What is packed is cut where it leans; the exact rows are all there until they are written.
+        is_there = base.is_coming or self._storing.writer.knows(base.key)
+        kept = pack_state(state, choice.tier, base.n_tokens if is_there else 0)
+        is_packed = isinstance(kept, PackedState)
+        key = base.key if is_there or not is_packed else ""
+        if isinstance(kept, PackedState):
+            self._engine.restore(unpack_state(kept, state))
+            self._held.put(len(tokens), kept.tier)
+        unsaved = Unsaved(fingerprint, tokens, kept, key, choice.lossless, text_sha256)
+        return Kept(unsaved, choice, is_packed)
+
+
+def head_of(state: KVState, n_tokens: int) -> KVState | None:
+    """Return the state after the first tokens, as views; None where not every row is a position's."""
+    if any(part.kind != "dense" or part.n_tokens != state.n_tokens for part in state.parts):
+        return None
+    parts = tuple(
+        Part(
+            part.kind,
+            part.first,
+            n_tokens,
+            tuple(replace(section, rows=section.rows[:n_tokens]) for section in part.sections),
+        )
+        for part in state.parts
+    )
+    return KVState(n_tokens, parts)

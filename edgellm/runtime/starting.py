@@ -1,0 +1,223 @@
+"""Starting: bring the memory as far into a prompt as it can be brought without decoding.
+
+Live memory first, where it reaches as far as anything stored can; then the longest stored prefix;
+then what is live after all. Of several processes that miss a prefix one is let through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from edgellm.errors import SnapshotIncompatible
+from edgellm.runtime.admission import admit
+from edgellm.runtime.claim import Claim
+from edgellm.runtime.keeper import Base, Held
+from edgellm.runtime.live import common_prefix
+from edgellm.runtime.settling import Start
+from edgellm.runtime.storing import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgellm.engines.base import Engine
+    from edgellm.runtime.live import Live, Prompt
+    from edgellm.runtime.storing import Storing
+    from edgellm.store.state import Fingerprint
+
+_N_WAITS: Final = 3
+"""How often a process that was waited for may fail before the prompt is read here after all."""
+
+
+class Starting:
+    """Finds where reading a prompt begins, for one engine.
+
+    Args:
+        engine: whose memory it is.
+        storing: where snapshots lie, or None when they are off.
+        min_tokens: the shortest prefix that is kept.
+        keeps_turns: whether prompts are also cut, and kept, where messages end.
+
+    Attributes:
+        held: what the memory rests on.
+        ends: where the memory was cut, besides the cuts of its prompt.
+        base: the longest snapshot of what is in the memory, as far as this session knows.
+    """
+
+    def __init__(
+        self, engine: Engine, storing: Storing | None, *, min_tokens: int, keeps_turns: bool
+    ) -> None:
+        self._engine = engine
+        self._storing = storing
+        self._min_tokens = min_tokens
+        self._keeps_turns = keeps_turns
+        self.held = Held()
+        self.ends: tuple[int, ...] = ()
+        self.base = Base()
+
+    def start(self, prompt: Prompt, live: Live | None, stopped: Callable[[], bool]) -> Start:
+        """Bring the memory to a place from which the prompt can be read on.
+
+        Args:
+            prompt: what is to be read.
+            live: what the memory holds.
+            stopped: asked while another process is waited for; True ends the waiting.
+        """
+        kept = live.continued_by(prompt.tokens) if live else 0
+        if live and self._keeps_turns and kept < len(live.tokens):
+            kept = 0  # an answer that was changed is read from a place where all runs cut
+        if kept and self._engine.truncate(kept):
+            return self._going_on(prompt, kept)
+        shared = self._shared(prompt, live)
+        if shared and shared[-1] >= prompt.n_prefix and self._went_back(shared[-1:]):
+            return self._keeping(Start(shared[-1], "live: same prefix", "live"), prompt, shared[-1])
+        marks = self._marks(prompt)
+        if self._storing is None or not marks:
+            at = self._went_back(shared)
+            if not prompt.n_prefix:
+                return Start(at, "no stable prefix", "no_prefix")
+            short = f"not kept: {prompt.n_prefix} tokens are fewer than {self._min_tokens}"
+            return Start(at, short, "too_short")
+        return self._stored_start(self._storing, prompt, shared, marks, stopped)
+
+    def segments(self, prompt: Prompt) -> tuple[int, ...]:
+        """Return where decoding a prompt is cut, besides its end."""
+        last_turn = self._turns(prompt)[-1:] if self._keeps_turns else ()
+        return (*prompt.cuts, *last_turn)
+
+    def _turns(self, prompt: Prompt) -> tuple[int, ...]:
+        n = len(prompt.tokens)
+        return tuple(turn for turn in prompt.turns if prompt.n_prefix < turn < n)
+
+    def _marks(self, prompt: Prompt) -> list[int]:
+        """Return the prefixes of a prompt that may be stored, the shortest first."""
+        marks = {*prompt.cuts, prompt.n_kept}
+        if self._keeps_turns:
+            marks.update(self._turns(prompt))
+        return sorted(mark for mark in marks if mark >= max(1, self._min_tokens))
+
+    def _shared(self, prompt: Prompt, live: Live | None) -> tuple[int, ...]:
+        """Return the places up to which live memory was made by the calls of a cold run."""
+        cuts = live.shared_cuts(prompt) if live else ()
+        if live is None or not self._keeps_turns or cuts != prompt.cuts:
+            return cuts
+        n = common_prefix(live.tokens, prompt.tokens)
+        turns = [turn for turn in self._turns(prompt) if turn in self.ends and turn <= n]
+        return (*cuts, *turns)
+
+    def _going_on(self, prompt: Prompt, at: int) -> Start:
+        start = Start(at, "live: continues the conversation", "live")
+        return self._keeping(start, prompt, self.base.n_tokens)
+
+    def _keeping(self, start: Start, prompt: Prompt, n_base: int) -> Start:
+        """Let the turn that follows be kept as well, where turns are."""
+        storing = self._storing
+        if storing is None or not self._keeps_turns:
+            return start
+        fingerprint = self._engine.fingerprint()
+        base = Base(storing.store.key(fingerprint, prompt.tokens[:n_base]), n_base)
+        keeps = frozenset(
+            end for end in self.segments(prompt) if end > start.n_tokens and end >= self._min_tokens
+        )
+        return replace(start, base=base if n_base else Base(), fingerprint=fingerprint, keeps=keeps)
+
+    def _stored_start(
+        self,
+        storing: Storing,
+        prompt: Prompt,
+        shared: Sequence[int],
+        marks: Sequence[int],
+        stopped: Callable[[], bool],
+    ) -> Start:
+        begun = perf_counter()
+        fingerprint = self._engine.fingerprint()
+        storing.speeds.note_model(fingerprint)
+        above = [mark for mark in marks if mark > max(shared, default=0)]
+        storing.notes += admit(self._engine, storing.store, fingerprint, prompt.tokens, above)
+        start = self._restored(storing, fingerprint, prompt, above)
+        release = None
+        if start.n_tokens < prompt.n_prefix and prompt.n_prefix in above:
+            start, release = self._claimed(storing, fingerprint, prompt, above, start, stopped)
+        at = start.n_tokens or self._went_back(shared)
+        if not at and shared and len(above) < len(marks):
+            start = self._restored(storing, fingerprint, prompt, marks)
+            at = start.n_tokens
+        elif at and not start.n_tokens:
+            reason = f"live: same prefix, {at} of {prompt.n_prefix} tokens"
+            base = Base(storing.store.key(fingerprint, prompt.tokens[:at]), at)
+            start = Start(at, reason, "live", base=base, fingerprint=fingerprint)
+        ends = self.segments(prompt)
+        keeps = frozenset(end for end in ends if end > at and end >= self._min_tokens)
+        took_s = perf_counter() - begun
+        keeps = frozenset() if start.code == "converted" else keeps
+        return replace(start, restore_s=took_s, keeps=keeps, release=release)
+
+    def _claimed(
+        self,
+        storing: Storing,
+        fingerprint: Fingerprint,
+        prompt: Prompt,
+        above: Sequence[int],
+        start: Start,
+        stopped: Callable[[], bool],
+    ) -> tuple[Start, Callable[[], None]]:
+        """Take the right to read the prefix, or what another process has made of it meanwhile."""
+        claim = Claim(storing.store, fingerprint, prompt.tokens[: prompt.n_prefix])
+        for _ in range(_N_WAITS):
+            if start.n_tokens >= prompt.n_prefix:
+                break
+            if claim.taken():
+                if not start.n_tokens:  # it may have been stored since the look before
+                    start = self._restored(storing, fingerprint, prompt, above)
+                break
+            if not claim.waited(storing.speeds.prompt_tokens_per_s, stopped):
+                break
+            start = self._restored(storing, fingerprint, prompt, above)
+        return start, claim.release
+
+    def _went_back(self, shared: Sequence[int]) -> int:
+        """Cut the memory back to the longest of these cuts that it can be cut to, or empty it."""
+        for cut in reversed(shared):
+            if cut <= self._engine.position and self._engine.truncate(cut):
+                self._forget(cut)
+                return cut
+        self._engine.truncate(0)
+        self._forget(0)
+        return 0
+
+    def _forget(self, n_tokens: int) -> None:
+        """Note that the memory holds only so many tokens of what it held."""
+        self.held.keep(n_tokens)
+        self.ends = tuple(end for end in self.ends if end <= n_tokens)
+
+    def _restored(
+        self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, marks: Sequence[int]
+    ) -> Start:
+        """Restore the longest of these prefixes that is stored; nothing changes where none is."""
+        found = storing.find(self._engine, fingerprint, prompt.tokens, marks)
+        if not isinstance(found, Found):
+            return Start(0, f"miss: {found.reason}", found.code, fingerprint=fingerprint)
+        begun = perf_counter()
+        n = found.state.n_tokens
+        try:
+            self._engine.restore(found.state)
+        except SnapshotIncompatible as err:
+            reason = f"miss: {err.message}"
+            return Start(0, reason, "restore_failed", fingerprint=fingerprint)
+        storing.speeds.note_restored(found.n_bytes, found.find_s + perf_counter() - begun)
+        self._forget(0)
+        self.held.put(n, found.tier)
+        self.ends = (n,)
+        part = f": {n} of {prompt.n_prefix} tokens" if n < prompt.n_prefix else ""
+        part = ": continues the conversation" if n > prompt.n_prefix else part
+        if found.code == "hit":
+            storing.writer.note(found.anchor)
+        return Start(
+            n,
+            found.reason.replace("hit", f"hit{part}", 1),
+            found.code,
+            base=Base(found.key, n),
+            restored_bytes=found.n_bytes,
+            fingerprint=found.mixed(fingerprint),
+        )

@@ -1,0 +1,115 @@
+"""Turns: states kept after answers, found again by what the conversation says.
+
+The model wrote its answers in tokens that the tokenizer might not choose, so they cannot be found by
+tokenising the text. A hash of the text finds them; then every token is held against that text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from edgellm.runtime.live import Live
+from edgellm.runtime.spelled import SpelledTokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from edgellm.core import Message
+    from edgellm.engines.base import Engine
+    from edgellm.prompt.boundary import Boundary
+    from edgellm.prompt.provenance import PromptText
+    from edgellm.prompt.spellings import Span
+    from edgellm.store.snapshots import SnapshotStore
+
+MAX_PENDING_CHARS: Final = 24
+"""An answer that was cut short ends with a token that was never decoded: at most so many characters."""
+
+MAX_ANSWERS: Final = 64
+"""How many answers of a conversation are looked for, the last ones first."""
+
+
+class Turns:
+    """Names and finds the kept conversations of one engine.
+
+    Args:
+        engine: whose tokens they are; its context is reserved.
+        store: where they lie.
+    """
+
+    def __init__(self, engine: Engine, store: SnapshotStore) -> None:
+        self._engine = engine
+        self._store = store
+        self._vocab = engine.vocab()
+        self._spelled = SpelledTokens(self._vocab, engine.tokenize)
+
+    def recall(
+        self, messages: Sequence[Message], written: PromptText, boundary: Boundary
+    ) -> Live | None:
+        """Return the longest kept conversation that a prompt begins with, as if it were live.
+
+        Args:
+            messages: the conversation.
+            written: its text.
+            boundary: of that text.
+        """
+        fingerprint = self._engine.fingerprint()
+        for end, whole in _answer_ends(messages, written.text):
+            head = written.head(end)
+            name = text_name(head.text, boundary.cuts, head.controls)
+            tokens = self._store.by_text(fingerprint, name)
+            if tokens is not None and self._spells(tokens, head):
+                pending = written.text[end:whole]
+                return Live(tokens, head.text, len(tokens), boundary.cuts, pending, head.controls)
+        return None
+
+    def _spells(self, tokens: Sequence[int], head: PromptText) -> bool:
+        """Return whether tokens say just this text, control tokens where the template has them."""
+        special = self._vocab.special_ids
+        begins = bool(
+            tokens
+            and tokens[0] == self._vocab.bos_id
+            and len([token for token in tokens if token in special]) == len(head.controls) + 1
+        )
+        runs: list[bytes] = [b""]
+        spelled: list[str] = []
+        for token in tokens[begins:]:
+            if token in special:
+                spelled.append(self._spelled.text((token,)))
+                runs.append(b"")
+            else:
+                runs[-1] += self._vocab.piece(token)
+        if spelled != head.spelled():
+            return False
+        at, expected = 0, []
+        for start, end in head.controls:
+            expected.append(head.text[at:start].encode())
+            at = end
+        expected.append(head.text[at:].encode())
+        # Some tokenizers put a space before any text behind a control token.
+        return all(run in (text, b" " + text) for run, text in zip(runs, expected, strict=True))
+
+
+def text_name(text: str, cuts: Sequence[int], controls: Sequence[Span]) -> str:
+    """Return 64 hex digits for a conversation: its text, and where it was cut and is controlled."""
+    said = hashlib.sha256(repr((tuple(cuts), tuple(controls))).encode())
+    said.update(text.encode("utf-8", "surrogatepass"))
+    return said.hexdigest()
+
+
+def _answer_ends(messages: Sequence[Message], text: str) -> Iterator[tuple[int, int]]:
+    """Give where kept answers may end, the last ones first, and where these answers end whole.
+
+    What was decoded of an answer may lack its last token.
+    """
+    ends: list[tuple[int, int]] = []
+    at = 0
+    for message in messages:
+        found = text.find(message.content, at) if message.content else -1
+        if found >= 0:
+            at = found + len(message.content)
+            if message.role == "assistant":
+                ends.append((found, at))
+    for start, whole in reversed(ends[-MAX_ANSWERS:]):
+        for end in range(whole, max(start, whole - MAX_PENDING_CHARS) - 1, -1):
+            yield end, whole
