@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgellm.engines.llamacpp import facts
 from edgellm.engines.llamacpp.memory import MAGIC, Announced, Layout, RecurrentLayout, read_layout
 from edgellm.formats.gguf import read_header
 from edgellm.formats.gguf_memory import keeps_keys_only
@@ -102,3 +104,15 @@ def test_keys_alone_are_announced_by_their_length(tiny_models):
         path = tiny_models / f"tiny-{name}.gguf"
         header = read_header(path)
         assert keeps_keys_only(header, model_info(header, path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("dense", "dense"), ("window", "window"), ("hybrid", "")]
+)
+def test_a_header_that_hides_a_state_is_refused(open_tiny, kind, says):
+    """A model that the library runs with states, and whose header knows of none, is not kept."""
+    engine = open_tiny("lfm2")
+    info = replace(engine.model, memory=kind)
+    block = facts.snapshot_block(engine.library, engine._model, info)
+    assert bool(block) == bool(says)
+    assert not says or f"announces {says} memory, llama.cpp sees a recurrent one" in block
