@@ -78,10 +78,10 @@ def conversation(user, system=SYSTEM):
 
 @pytest.mark.parametrize(
     ("system", "n_texts"),
-    [(SYSTEM, 200), ("Be brief.\n", 25), ("Count: 12", 25), ("Say (", 25), ("the ", 25)],
+    [(SYSTEM, 50), ("Be brief.\n", 25), ("Count: 12", 25), ("Say (", 25), ("the ", 25)],
 )
 def test_every_user_text_finds_the_same_prefix(vocabulary, template, system, n_texts):
-    """Two hundred user texts, one prefix, and every prompt starts with it."""
+    """Many user texts, one prefix, and every prompt starts with it; e2e has all of them."""
     encode = encoder(vocabulary)
     prefixes = set()
     for user in user_texts(200)[:: 200 // n_texts]:
