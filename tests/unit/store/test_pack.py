@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
+import signal
+import struct
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgellm.errors import DoesNotFit, PackRefused
+from edgellm.errors import DoesNotFit, MissingExtra, PackRefused
 from edgellm.store.importing import add_pack
 from edgellm.store.imports import Imports
 from edgellm.store.names import token_ids
 from edgellm.store.pack import digest_of, write_pack
-from edgellm.store.pack_format import HEAD_BYTES, Head, Manifest, PackedFile, make_head
+from edgellm.store.pack_format import (
+    HEAD_BYTES,
+    Head,
+    Manifest,
+    PackedFile,
+    make_head,
+    parse_manifest,
+)
 from edgellm.store.probe import take_probe
 from edgellm.store.signing import Signer, make_keys, read_public, read_signer
 from edgellm.store.snapshots import Hit, SnapshotStore
@@ -323,3 +335,81 @@ def test_keys_are_private_and_kept(tmp_path: Path):
         read_signer(tmp_path / "k")
     with pytest.raises(UsageError, match="public"):
         read_public(tmp_path / "k")
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_manifest_that_was_signed_damaged_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, snapshot_files: Any, keys: Keys, seed: int
+):
+    """Behind the signature the parser stands alone: no change of a manifest gets a pack in."""
+    content = _signed_pack(tmp_path_factory, snapshot_files, keys)
+    (n_bytes,) = struct.unpack_from("<I", content, 8)
+    manifest = content[HEAD_BYTES : HEAD_BYTES + n_bytes]
+    damaged = snapshot_files.mutate(manifest, random.Random(seed))
+    created = re.compile(rb'"created":[0-9]+')
+    if created.sub(b"", damaged) == created.sub(b"", manifest):
+        return  # at another time: as good
+    head = Head(keys.public, b"", damaged)
+    head = replace(head, signature=keys.signer.sign(head.message()))
+    folder = tmp_path_factory.mktemp("resigned")
+    (folder / "pack").write_bytes(head.encode() + content[HEAD_BYTES + n_bytes :])
+    store = SnapshotStore(folder / "store")
+    try:
+        added = add_pack(store.files, folder / "pack", [keys.public])
+    except PackRefused:
+        assert [] == left_in(store)
+    else:  # another number in the probe: what the engine says will tell
+        (entry,) = added.manifest.files
+        (before,) = parse_manifest(manifest).files
+        assert replace(entry, probe=before.probe) == before
+
+
+_IMPORTER = """
+import os, signal, sys
+from pathlib import Path
+from edgellm.store.importing import add_pack
+from edgellm.store.snapshots import SnapshotStore
+left = int(sys.argv[3])
+def fault(step, path):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+add_pack(SnapshotStore(Path(sys.argv[1]), fault=fault).files, Path(sys.argv[2]), [], allow_unsigned=True)
+"""
+
+
+@pytest.mark.parametrize("n_steps", [0, 3, 6, 9, 12, 15])
+def test_a_real_kill_leaves_all_or_nothing(
+    pack: Path, tmp_path: Path, fingerprint: Fingerprint, n_steps: int
+):
+    """A process that is killed in the middle of an import leaves nothing that anybody would use."""
+    root = tmp_path / "killed"
+    command = [sys.executable, "-c", _IMPORTER, str(root), str(pack), str(n_steps)]
+    assert -signal.SIGKILL == subprocess.run(command, check=False).returncode
+    store = SnapshotStore(root)
+    assert [] == list(Imports(store.files).packs())
+    add_pack(store.files, pack, [], allow_unsigned=True)
+    assert [2] == [n_waiting for _, _, n_waiting in Imports(store.files).packs()]
+    assert [] == store.check()
+    assert 1 == len(list(Imports(store.files).root.iterdir()))
+
+
+def test_without_cryptography(
+    pack: Path, other: SnapshotStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What needs the extra says so; an unsigned pack does not need it."""
+    head = pack.read_bytes()[:HEAD_BYTES]
+    unsigned = head[:12] + bytes(HEAD_BYTES - 12) + pack.read_bytes()[HEAD_BYTES:]
+    (tmp_path / "unsigned").write_bytes(unsigned)
+    for name in [name for name in sys.modules if name.startswith("cryptography")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for call in (
+        lambda: make_keys(tmp_path / "new"),
+        lambda: add_pack(other.files, pack, [], allow_unsigned=True),
+    ):
+        with pytest.raises(MissingExtra, match="cryptography") as caught:
+            call()
+        assert "edgellm[secure]" in caught.value.hint
+    assert [] == left_in(other)
+    add_pack(other.files, tmp_path / "unsigned", [], allow_unsigned=True)
