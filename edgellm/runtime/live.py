@@ -138,10 +138,21 @@ def make_prompt(
         and b"".join(map(piece, more)) == delta.encode("utf-8", "surrogatepass")
     ):
         return prompt
-    # Behind an answer that was written in other tokens, messages end elsewhere.
-    n_same = common_prefix(live.tokens, boundary.tokens)
-    turns = tuple(turn for turn in boundary.turns if turn <= n_same)
+    turns = _moved(boundary, (*live.tokens, *more))
     return Prompt(text, (*live.tokens, *more), boundary.cuts, controls, turns)
+
+
+def _moved(boundary: Boundary, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """Return where messages end when an answer was written in other tokens than its text makes."""
+    n_same = common_prefix(tokens, boundary.tokens)
+    n_behind = common_prefix(tokens[::-1], boundary.tokens[::-1])
+    n_more = len(tokens) - len(boundary.tokens)
+    return tuple(
+        turn if turn <= n_same else turn + n_more
+        for turn in boundary.turns
+        # The control token that closes the message stands behind what differs.
+        if turn <= n_same or turn > len(boundary.tokens) - n_behind
+    )
 
 
 def _starts_a_message(delta: str, pending: str | None, separator: str) -> bool:

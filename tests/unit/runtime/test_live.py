@@ -105,6 +105,16 @@ def test_generated_tokens_are_kept_as_generated(n_prefix: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("turns", "moved"), [((2,), (2,)), ((5,), (4,)), ((2, 5), (2, 4)), ((4,), ()), ((3, 4), ())]
+)
+def test_messages_end_where_the_generated_tokens_let_them(turns, moved) -> None:
+    """Before the answer as ever, behind it by as many tokens as it has less; nowhere inside."""
+    live = Live((1, 2, 7), "abAN", 2, ())
+    boundary = replace(Boundary((1, 2, 8, 9, END), (), volatile=False), turns=turns)
+    assert moved == make_prompt("abAN|", boundary, live, encode, {END}, piece).turns
+
+
+@pytest.mark.parametrize(
     ("live", "text"),
     [
         (None, "ab|c"),
