@@ -57,6 +57,13 @@ def state_pieces(parts: tuple[PartOutline, ...], layout: Layout) -> list[list[Pi
     """
     if tuple(part.kind for part in parts) != layout.kinds:
         raise SnapshotIncompatible("the snapshot's memories are not this engine's")
+    ends = {part.first + part.n_tokens for part in parts}
+    if len(ends) != 1 or any(
+        part.n_tokens < 1 or part.first < 0 or (part.kind == "dense" and part.first)
+        for part in parts
+    ):
+        held = ", ".join(f"{part.n_tokens} from {part.first}" for part in parts)
+        raise SnapshotIncompatible(f"memories that hold {held} are not of one moment")
     if not layout.parts:
         return [_opaque_pieces(parts[0])]
     pieces = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -172,3 +173,14 @@ def test_blob_starts_with_the_known_magic():
     """The first word is the library's mark of an in-memory sequence state."""
     layout = ONE_DENSE
     assert build(make_state(layout), layout)[:4].tobytes() == MAGIC.to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(("first", "n"), [(4, 4), (6, 4), (-1, 10), (9, 0)])
+def test_parts_of_different_moments_cannot_be_built(first, n):
+    """A window that ends elsewhere than the full memory, or holds nothing, is refused."""
+    layout = Layout((DENSE, WINDOW), v_trans=False)
+    dense, window = make_state(layout).parts
+    with pytest.raises(SnapshotIncompatible, match="not of one moment"):
+        build(KVState(9, (dense, replace(window, first=first, n_tokens=n))), layout)
+    with pytest.raises(SnapshotIncompatible, match="not of one moment"):
+        build(KVState(9, (replace(dense, first=1, n_tokens=8),)), ONE_DENSE)
