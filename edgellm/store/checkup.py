@@ -16,11 +16,11 @@ from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.fileio import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE, process_alive, temp_owner
 from edgellm.store import names
 from edgellm.store.chain import BaseMissing
-from edgellm.store.eviction import ORPHAN_AGE_S
 from edgellm.store.flight import LOCKS_DIR
 from edgellm.store.imports import IMPORTS_DIR, MANIFEST_NAME, Imports
 from edgellm.store.ledger import LEDGER_NAME
 from edgellm.store.read import read_snapshot
+from edgellm.store.survey import ORPHAN_AGE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import SnapshotError
 from edgellm.paths import CAP_VARIABLE, snapshots_cap_bytes
-from edgellm.store import eviction
+from edgellm.store import eviction, survey
 from edgellm.store.answers import Skipped
 from edgellm.store.flight import Locks
 from edgellm.store.place import disk_of, judge, no_room
@@ -132,7 +132,7 @@ class Room:
         """
         if not self.place.writable:
             return 0
-        orphans = eviction.survey(self.root).orphans
+        orphans = survey.survey(self.root).orphans
         n_removed = self.locks.collect()
         lease = self.locks.take(LOCK_NAME) if orphans else None
         if lease is not None:
@@ -157,8 +157,8 @@ class Room:
             raise SnapshotError(f"cannot be pruned: {why}", path=self.root)
         with lease:
             n_locks = self.locks.collect()
-            found = eviction.survey(self.root)
-            whole, leaning = eviction.looked_into(found.snapshots)
+            found = survey.survey(self.root)
+            whole, leaning = survey.looked_into(found.snapshots)
             orphans = _removed([*found.orphans, *leaning])
             left = found.n_bytes - sum(orphans)
             limit = self.cap_bytes if max_bytes is None else max_bytes
@@ -182,7 +182,7 @@ class Room:
 
     def _make(self, need_bytes: int, keep: Collection[Path]) -> Skipped | None:
         """Remove as little as will do; nothing where even everything would not."""
-        found = eviction.survey(self.root)
+        found = survey.survey(self.root)
         taken = found.n_bytes - sum(_removed(found.orphans))
         disk = disk_of(self.root)
         floor = disk.floor_bytes if self._floor_bytes is None else self._floor_bytes
@@ -190,7 +190,7 @@ class Room:
         wanted = max(over, short)
         if wanted <= 0:
             return None
-        whole, leaning = eviction.looked_into(found.snapshots)
+        whole, leaning = survey.looked_into(found.snapshots)
         wanted -= sum(_removed(leaning))
         if wanted <= sum(kept.n_bytes for kept in eviction.evict(whole, wanted, keep)):
             return None

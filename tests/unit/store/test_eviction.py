@@ -11,13 +11,14 @@ import pytest
 
 from edgellm.errors import SnapshotError
 from edgellm.fileio import AtomicWriter
-from edgellm.store import eviction, room
+from edgellm.store import room
 from edgellm.store.answers import Hit, Saved, Skipped
-from edgellm.store.eviction import evict, in_order, looked_into, survey, use
+from edgellm.store.eviction import evict, in_order, use
 from edgellm.store.flight import Locks
 from edgellm.store.place import Disk
 from edgellm.store.room import LOCK_NAME, Room
 from edgellm.store.snapshots import SnapshotStore
+from edgellm.store.survey import Kept, Survey, looked_into, survey
 
 if TYPE_CHECKING:
     from edgellm.store.state import Fingerprint
@@ -56,7 +57,7 @@ class Tree:
         """Return the first digits of the keys in the order in which they go."""
         return "".join(kept.path.name[0] for kept in in_order(looked_into(self.kept())[0]))
 
-    def kept(self) -> tuple[eviction.Kept, ...]:
+    def kept(self) -> tuple[Kept, ...]:
         return survey(self.root).snapshots
 
     def names(self) -> str:
@@ -92,7 +93,7 @@ def test_every_file_counts(tree: Tree, tmp_path: Path):
 
 
 def test_a_store_that_is_not_there_takes_nothing(tree: Tree):
-    assert survey(tree.root) == eviction.Survey(0, (), ())
+    assert survey(tree.root) == Survey(0, (), ())
 
 
 def test_the_least_recently_used_goes_first(tree: Tree):

@@ -1,0 +1,162 @@
+"""What lies below a store's root: every file counts, whatever it is.
+
+Names and sizes tell almost all; the head of a snapshot tells when it was made and on which other one
+it leans. Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from edgellm.fileio import process_alive, temp_owner
+from edgellm.store import names
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+ORPHAN_AGE_S: Final = 3600.0
+MAX_DEPTH: Final = 64
+"""Of folders below the root: deeper ones are not looked into."""
+_PEEK_BYTES: Final = 8192
+_VERSION: Final = re.compile(r"v[0-9]{1,4}")
+# In a JSON string a quote has a backslash before it, so no value can look like these members.
+_CREATED: Final = re.compile(rb',"created":([0-9]{1,18}),')
+_PARENT: Final = re.compile(rb',"parent":\{"key":"([0-9a-f]{32})"')
+_BLOCK_BYTES: Final = 512  # the unit of st_blocks, whatever the file system's own is
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A snapshot as its name and its head show it.
+
+    Attributes:
+        path: where it lies.
+        n_bytes: what it takes on the disk.
+        used_ns: when it was saved or used last, Unix nanoseconds; never before it was made.
+        parent: where the snapshot that it leans on lies, or None.
+    """
+
+    path: Path
+    n_bytes: int
+    used_ns: int
+    parent: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What lies below a root.
+
+    Attributes:
+        n_bytes: all files and folders together, as the disk counts them.
+        snapshots: what may go, in no order.
+        orphans: what nobody can use any more, with its bytes: temporaries of dead writers, and
+            texts' files that lead nowhere.
+    """
+
+    n_bytes: int
+    snapshots: tuple[Kept, ...]
+    orphans: tuple[tuple[Path, int], ...]
+
+
+def survey(root: Path) -> Survey:
+    """Look at every name below a root; no file is opened and no link followed."""
+    n_bytes, now_s = 0, time.time()
+    snapshots: list[Kept] = []
+    orphans: list[tuple[Path, int]] = []
+    leading: list[tuple[Path, int]] = []
+    for path, status, inside in _walk(root):
+        taken = _taken_bytes(status)
+        n_bytes += taken
+        if not stat.S_ISREG(status.st_mode):
+            continue
+        owner = temp_owner(path)
+        if owner is not None:
+            if now_s - status.st_mtime > ORPHAN_AGE_S or not process_alive(owner):
+                orphans.append((path, taken))
+        elif len(inside) == 2 and _is_snapshot(inside, path.name):
+            snapshots.append(Kept(path, taken, status.st_mtime_ns))
+        elif len(inside) == 2 and names.target_name(path.name) is not None:
+            leading.append((path, taken))
+    here = {kept.path for kept in snapshots}
+    orphans += [item for item in leading if _target(item[0]) not in here]
+    return Survey(n_bytes, tuple(snapshots), tuple(orphans))
+
+
+def looked_into(snapshots: Collection[Kept]) -> tuple[list[Kept], list[tuple[Path, int]]]:
+    """Read the head of each snapshot: when it was made, and on which other one it leans.
+
+    Returns:
+        The snapshots, and those that lean on one that is gone, with their bytes.
+    """
+    heads = {kept.path: head(kept.path) for kept in snapshots}
+    whole: list[Kept] = []
+    orphans: list[tuple[Path, int]] = []
+    for kept in snapshots:
+        made_ns, parent = heads[kept.path]
+        if parent is not None and parent not in heads:
+            orphans.append((kept.path, kept.n_bytes))
+        else:
+            whole.append(Kept(kept.path, kept.n_bytes, max(kept.used_ns, made_ns), parent))
+    return whole, orphans
+
+
+def head(path: Path) -> tuple[int, Path | None]:
+    """Return when a snapshot says it was made, Unix nanoseconds or 0, and what it leans on.
+
+    The first bytes tell, and are not verified: they decide only what goes first. An encrypted file
+    tells nothing here; the times of its uses do.
+    """
+    try:
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        fd = os.open(path, flags | getattr(os, "O_BINARY", 0))
+        try:
+            start = os.read(fd, _PEEK_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
+        return 0, None
+    made, parent = _CREATED.search(start), _PARENT.search(start)
+    made_ns = int(made.group(1)) * 10**9 if made else 0
+    return made_ns, path.with_name(parent.group(1).decode() + names.SUFFIX) if parent else None
+
+
+def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result, tuple[str, ...]]]:
+    """Give everything below a root with its status and the folders it is in, itself included."""
+    folders: list[tuple[str, tuple[str, ...]]] = [(str(root), ())]
+    while folders:
+        folder, inside = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except OSError:  # gone meanwhile
+                        continue
+                    yield Path(entry.path), status, inside
+                    if stat.S_ISDIR(status.st_mode) and len(inside) < MAX_DEPTH:
+                        folders.append((entry.path, (*inside, entry.name)))
+        except OSError:
+            continue
+
+
+def _is_snapshot(inside: tuple[str, ...], name: str) -> bool:
+    """Return whether a file's place and name are those of a snapshot of any version."""
+    version, folder = inside
+    in_place = _VERSION.fullmatch(version) is not None and names.is_folder_name(folder)
+    return in_place and names.is_file_name(name)
+
+
+def _target(path: Path) -> Path:
+    """Return where the snapshot lies that a text's file leads to."""
+    return path.with_name(names.target_name(path.name) or "")
+
+
+def _taken_bytes(status: os.stat_result) -> int:
+    """Return what a file takes: its length, or its blocks where they are more."""
+    return max(status.st_size, getattr(status, "st_blocks", 0) * _BLOCK_BYTES)
