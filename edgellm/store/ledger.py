@@ -3,25 +3,23 @@
 Numbers and codes only, no text. A line is added in one write, so that several processes never mix
 theirs, and carries a checksum, so that a torn or foreign one is left out. A ledger that has grown
 long is summed up: of each model's old lines one is left for each code.
-
-Line, ASCII, separated by blanks, times in microseconds:
-`1 MODEL CODE N REUSED PREFILLED PREFILL_US RESTORE_US RESTORED SAVED SAVE_US CRC32`
 """
 
 from __future__ import annotations
 
 import os
-import re
-import zlib
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from edgellm.fileio import PRIVATE_FILE_MODE, private_dir, write_atomic
 from edgellm.store.flight import Locks
+from edgellm.store.uses import SAVED, Use, added, line_of, use_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
+
+__all__ = ["SAVED", "Ledger", "Speed", "Totals", "Use"]
 
 LEDGER_NAME: Final = "ledger"
 MAX_BYTES: Final = 1 << 20
@@ -30,44 +28,12 @@ KEPT_LINES: Final = 32
 HITS: Final = frozenset(["hit", "converted"])
 NOT_ASKED: Final = frozenset(["live", "no_prefix", "not_worth", "off", "too_short"])
 """Codes of requests for which no snapshot was looked for."""
-SAVED: Final = "saved"
-"""The code of a line that is no request, of a save that ended after its request."""
 WEIGHT: Final = 0.3
 """Of the newest measurement in a speed; those before share the rest in the same way."""
 LONG_TOKENS: Final = 64
 """Fewer tell how long a call takes, and not how fast prompts are read."""
 _LOCK_WAIT_S: Final = 2.0
 _READ_BYTES: Final = 16 << 20
-_LINE: Final = re.compile(
-    rb"1 ([0-9a-f]{1,64}) ([a-z_]{1,32})((?: [0-9]{1,15}){8}) ([0-9a-f]{8})", re.ASCII
-)
-_MAX_NUMBER: Final = 10**15 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """What snapshots did for one request, or for several that are summed up.
-
-    Attributes:
-        model: the model's content id, up to 64 hex digits.
-        code: that of the request's `SnapshotUse`, or `SAVED`.
-        n_requests: how many.
-        reused_tokens: of the prompt, not decoded anew.
-        prefill_tokens, prefill_s: of the prompt, decoded.
-        restore_s, restore_bytes: looking up, reading, checking and restoring a snapshot.
-        saved_bytes, save_s: written to new ones.
-    """
-
-    model: str
-    code: str
-    n_requests: int = 1
-    reused_tokens: int = 0
-    prefill_tokens: int = 0
-    prefill_s: float = 0.0
-    restore_s: float = 0.0
-    restore_bytes: int = 0
-    saved_bytes: int = 0
-    save_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +109,7 @@ class Ledger:
         Raises:
             ValueError: the model is no hex number, or the code not in small letters.
         """
-        line = _line(use)
+        line = line_of(use)
         try:
             private_dir(self.path.parent)
             lease = self._locks.take(LEDGER_NAME, _LOCK_WAIT_S)
@@ -159,7 +125,7 @@ class Ledger:
 
     def uses(self) -> list[Use]:
         """Return all lines that are whole, in the order in which they were added."""
-        return [use for use in map(_use, self._lines()) if use is not None]
+        return [use for use in map(use_of, self._lines()) if use is not None]
 
     def totals(self) -> tuple[Totals, ...]:
         """Return what was done for each model, the one with the most requests first."""
@@ -199,9 +165,9 @@ class Ledger:
                 newest.append(use)
             else:
                 before = sums.get((use.model, use.code))
-                sums[use.model, use.code] = _sum(use, before) if before else use
+                sums[use.model, use.code] = added(use, before) if before else use
         kept = [*sums.values(), *reversed(newest)]
-        write_atomic(self.path, b"".join(_line(use) for use in kept))
+        write_atomic(self.path, b"".join(line_of(use) for use in kept))
 
 
 def _append(path: Path, line: bytes) -> int:
@@ -218,35 +184,6 @@ def _append(path: Path, line: bytes) -> int:
         os.close(fd)
 
 
-def _line(use: Use) -> bytes:
-    """Return the line of a use; what no line can hold is cut to what it can."""
-    numbers = [_micros(value) if isinstance(value, float) else value for value in astuple(use)[2:]]
-    texts = (str(max(0, min(number, _MAX_NUMBER))) for number in numbers)
-    body = " ".join(("1", use.model[:64], use.code, *texts)).encode()
-    line = body + b" %08x" % zlib.crc32(body)
-    if _LINE.fullmatch(line) is None:
-        raise ValueError(f"no line for model {use.model!r} and code {use.code!r}")
-    return line + b"\n"
-
-
-def _use(line: bytes) -> Use | None:
-    """Return what a line says, or None where it is torn or no line of ours."""
-    match = _LINE.fullmatch(line)
-    if match is None or zlib.crc32(line[:-9]) != int(match.group(4), 16):
-        return None
-    numbers = [int(text) for text in match.group(3).split()]
-    values = [
-        number / 1e6 if field.name.endswith("_s") else number
-        for field, number in zip(fields(Use)[2:], numbers, strict=True)
-    ]
-    return Use(match.group(1).decode(), match.group(2).decode(), *values)  # type: ignore[arg-type]  # whole where they are counts
-
-
-def _sum(left: Use, right: Use) -> Use:
-    pairs = zip(astuple(left)[2:], astuple(right)[2:], strict=True)
-    return Use(left.model, left.code, *(a + b for a, b in pairs))
-
-
 def _telling(uses: Sequence[Use]) -> Sequence[Use]:
     """Return those that tell how fast prompts are read: the long ones, or all if there is none."""
     return [use for use in uses if use.prefill_tokens >= LONG_TOKENS * use.n_requests] or uses
@@ -256,11 +193,11 @@ def _totals(model: str, uses: Sequence[Use]) -> Totals:
     codes: dict[str, int] = {}
     total = hits = read = Use(model, "")
     for use in _telling(uses):
-        read = _sum(read, use)
+        read = added(read, use)
     for use in uses:
-        total = _sum(total, use)
+        total = added(total, use)
         if use.code in HITS:
-            hits = _sum(hits, use)
+            hits = added(hits, use)
         if use.code != SAVED:
             codes[use.code] = codes.get(use.code, 0) + use.n_requests
     speed = read.prefill_tokens / read.prefill_s if read.prefill_s > 0 else None
@@ -284,8 +221,3 @@ def _mean(uses: Iterable[Use], of: Callable[[Use], tuple[int, float]]) -> float 
             speed = amount / seconds
             mean = speed if mean is None else mean + WEIGHT * (speed - mean)
     return mean
-
-
-def _micros(seconds: float) -> int:
-    """Return whole microseconds; what is no finite number of seconds counts as none."""
-    return round(seconds * 1e6) if 0 <= seconds < _MAX_NUMBER / 1e6 else 0
