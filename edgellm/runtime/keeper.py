@@ -48,12 +48,10 @@ class Base:
     Attributes:
         key: its name, or "" where there is none.
         n_tokens: length of its prefix.
-        is_coming: whether it is handed over to be saved before whatever leans on it.
     """
 
     key: str = ""
     n_tokens: int = 0
-    is_coming: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +110,13 @@ class Keeper:
         choice = self._storing.choose(fingerprint, state)
         if not choice.keep:
             return Kept(None, choice)
-        # What is packed is cut where it leans; the exact rows are all there until they are written.
-        is_there = base.is_coming or self._storing.writer.knows(base.key)
-        kept = pack_state(state, choice.tier, base.n_tokens if is_there else 0)
+        # Cut at its base whether that is on the disk by now or not: the rounding must not depend on it.
+        kept = pack_state(state, choice.tier, base.n_tokens)
         is_packed = isinstance(kept, PackedState)
-        key = base.key if is_there or not is_packed else ""
         if isinstance(kept, PackedState):
             self._engine.restore(unpack_state(kept, state))
             self._held.put(len(tokens), kept.tier)
-        unsaved = Unsaved(fingerprint, tokens, kept, key, choice.lossless, text_sha256)
+        unsaved = Unsaved(fingerprint, tokens, kept, base.key, choice.lossless, text_sha256)
         return Kept(unsaved, choice, is_packed)
 
 

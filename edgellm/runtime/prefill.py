@@ -150,8 +150,9 @@ class Prefiller:
                 name = text_name(live.text, live.cuts, live.controls)
                 keeper = Keeper(engine, storing, self._starting.held)
                 kept = keeper.keep(fingerprint, live.tokens, state, self._starting.base, name)
-                key = storing.store.key(fingerprint, live.tokens)
-                self._starting.base = Base(key, len(live.tokens))
+                if kept.unsaved is not None:
+                    key = storing.store.key(fingerprint, live.tokens)
+                    self._starting.base = Base(key, len(live.tokens))
             if engine.restore_moves and not (kept and kept.was_restored):
                 engine.restore(state)
         except (SnapshotIncompatible, MemoryError):
@@ -187,7 +188,7 @@ class Prefiller:
             raise
         took_s = perf_counter() - begun
         starting.ends = (*starting.ends, *ends)
-        starting.base = replace(settling.base, is_coming=False)
+        starting.base = settling.base
         use = self._snapshot_use(prompt, start, settling)
         unsaved, release = tuple(settling.unsaved), start.release
         if release is not None and not unsaved:

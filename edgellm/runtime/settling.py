@@ -139,7 +139,7 @@ class Settling:
         self.choice = kept.choice
         if kept.unsaved is not None:
             self.unsaved.append(kept.unsaved)
-            self.base = Base(storing.store.key(fingerprint, tokens), cut, is_coming=True)
+            self.base = Base(storing.store.key(fingerprint, tokens), cut)
         return kept.was_restored
 
     def _read_again(self, cut: int) -> None:

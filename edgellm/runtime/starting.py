@@ -116,11 +116,18 @@ class Starting:
         if storing is None or not self._keeps_turns:
             return start
         fingerprint = self._engine.fingerprint()
-        base = Base(storing.store.key(fingerprint, prompt.tokens[:n_base]), n_base)
-        keeps = frozenset(
-            end for end in self.segments(prompt) if end > start.n_tokens and end >= self._min_tokens
-        )
-        return replace(start, base=base if n_base else Base(), fingerprint=fingerprint, keeps=keeps)
+        base = self._base_at(storing, fingerprint, prompt, n_base)
+        ends = self.segments(prompt)
+        keeps = frozenset(end for end in ends if end > start.n_tokens and end >= self._min_tokens)
+        return replace(start, base=base, fingerprint=fingerprint, keeps=keeps)
+
+    def _base_at(
+        self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, n_tokens: int
+    ) -> Base:
+        """Return the snapshot of so many tokens of a prompt, as far as it is long enough for one."""
+        if n_tokens < max(1, self._min_tokens):
+            return Base()
+        return Base(storing.store.key(fingerprint, prompt.tokens[:n_tokens]), n_tokens)
 
     def _stored_start(
         self,
@@ -145,7 +152,7 @@ class Starting:
             at = start.n_tokens
         elif at and not start.n_tokens:
             reason = f"live: same prefix, {at} of {prompt.n_prefix} tokens"
-            base = Base(storing.store.key(fingerprint, prompt.tokens[:at]), at)
+            base = self._base_at(storing, fingerprint, prompt, at)
             start = Start(at, reason, "live", base=base, fingerprint=fingerprint)
         ends = self.segments(prompt)
         keeps = frozenset(end for end in ends if end > at and end >= self._min_tokens)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.store import names
 from edgellm.store.snapshots import Saved, Skipped
+from edgellm.store.state import PackedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edgellm.store.snapshots import SnapshotStore
-    from edgellm.store.state import Anchor, Fingerprint, KVState, PackedState
+    from edgellm.store.state import Anchor, Fingerprint, KVState
 
 EXIT_WAIT_S: Final = 2.0
 _BUSY: Final = "the writer is busy with the snapshot before"
@@ -97,11 +98,6 @@ class SnapshotWriter:
         """Wait for all states in hand; return True when they are done with."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._batches, timeout_s)
-
-    def knows(self, key: str) -> bool:
-        """Return whether a snapshot is stored that others may lean on."""
-        with self._changed:
-            return key in self._anchors
 
     def note(self, anchor: Anchor) -> None:
         """Remember a stored snapshot, so that later ones may lean on it."""
@@ -193,14 +189,7 @@ class SnapshotWriter:
         with self._changed:
             base = self._anchors.get(given.base_key)
         started = perf_counter()
-        outcome = self._store.save(
-            given.fingerprint,
-            given.tokens,
-            given.state,
-            base=base,
-            lossless=given.lossless,
-            text_sha256=given.text_sha256,
-        )
+        outcome = self._written(given, base)
         seconds = perf_counter() - started
         with self._changed:
             self._outcomes.append(outcome)
@@ -208,3 +197,16 @@ class SnapshotWriter:
                 self._anchors[outcome.anchor.key] = outcome.anchor
         if isinstance(outcome, Saved) and self._on_saved is not None:
             self._on_saved(outcome.n_bytes, seconds)
+
+    def _written(self, given: Unsaved, base: Anchor | None) -> Saved | Skipped:
+        if base is None and given.base_key and isinstance(given.state, PackedState):
+            # Its rows were cut there; what went wrong with the other was said already.
+            return Skipped("what it leans on was not stored")
+        return self._store.save(
+            given.fingerprint,
+            given.tokens,
+            given.state,
+            base=base,
+            lossless=given.lossless,
+            text_sha256=given.text_sha256,
+        )
