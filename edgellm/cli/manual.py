@@ -18,7 +18,13 @@ from edgellm.errors import (
     EXIT_NOT_FOUND,
     EXIT_VERIFY_FAILED,
 )
-from edgellm.paths import CAP_VARIABLE, ENCRYPT_VARIABLE, HOME_VARIABLE, KEY_FILE_VARIABLE
+from edgellm.paths import (
+    CAP_VARIABLE,
+    ENCRYPT_VARIABLE,
+    HOME_VARIABLE,
+    KEY_FILE_VARIABLE,
+    SHARE_SECRET_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +50,7 @@ VARIABLES: Final = (
     (CAP_VARIABLE, "most that snapshots may take, as 20GB; off: no limit"),
     (ENCRYPT_VARIABLE, "keyring, file:PATH or off: as --snapshot-encrypt"),
     (KEY_FILE_VARIABLE, "file of the key that snapshots are encrypted under"),
+    (SHARE_SECRET_VARIABLE, "file of the secret of machines that share snapshots"),
     (OFFLINE_VARIABLE, "1: no route leaves this machine"),
     (HISTORY_VARIABLE, "off: chat keeps no typed lines"),
     ("EDGELLM_KERNELS", "auto, native or numpy: what packs and unpacks"),
