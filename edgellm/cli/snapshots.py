@@ -13,7 +13,7 @@ from edgellm.errors import EXIT_FAILURE, UsageError
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from edgellm.store.checkup import Finding
     from edgellm.store.snapshots import SnapshotInfo, SnapshotStore
@@ -50,27 +50,30 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a li
 
 
 def ls(*, encrypt: Encrypt = None, as_json: AsJson = False) -> None:
-    """List the snapshots: key, tokens, size, ages, tier, what they lean on, and model.
+    """List the snapshots: key, tokens, size, ages, what they lean on, tier and model.
 
-    A snapshot that leans on another one keeps only what comes after it: its size is that alone.
+    A snapshot that leans on another one, its base, keeps only the tokens after it, +N of them, and
+    has the size of those alone. `turn` marks what was kept after an answer.
     Snapshots of an imported pack stand here from their first use on.
     """
     from edgellm.cli import render
     from edgellm.store.folder import snapshots_in
     from edgellm.store.imports import Imports
+    from edgellm.store.texts import keys_with_text
 
     store = open_store(encrypt)
     entries = sorted(store.entries(), key=lambda entry: entry.created_s, reverse=True)
-    packs = list(Imports(store.files).packs())
+    packs, turns = list(Imports(store.files).packs()), keys_with_text(store.root)
     if as_json:
         for entry in entries:
-            render.json_line({"type": "snapshot", **_plain(entry)})
+            is_turn = entry.key in turns
+            render.json_line({"type": "snapshot", **_plain(entry), "is_turn": is_turn})
         for name, _, n_waiting in packs:
             render.json_line({"type": "imported", "pack": name, "n_waiting": n_waiting})
         return
     if entries:
         heading = ("KEY", "TOKENS", "SIZE", "CREATED", "USED", "BASE", "TIER", "MODEL")
-        render.table([heading, *(_row(entry) for entry in entries)])
+        render.table([heading, *(_row(entry, turns) for entry in entries)])
     for _, manifest, n_waiting in packs:
         render.write_err(
             f"imported for {manifest.field('name')}, waiting for the first use: {n_waiting}\n"
@@ -185,11 +188,12 @@ def _done(finding: Finding) -> str:
     return " (mended)" if os.path.lexists(finding.path) else " (removed)"
 
 
-def _row(entry: SnapshotInfo) -> tuple[str, ...]:
+def _row(entry: SnapshotInfo, turns: Collection[str]) -> tuple[str, ...]:
     size = format_bytes(entry.n_bytes)
     # Two files of one name differ in the hash of their content.
     model = f"{entry.field('name')} {entry.field('model')[:_SHOWN_KEY]}".strip()
-    own = "" if entry.parent is None else f" (+{entry.n_tokens - entry.parent.n_tokens})"
+    own = "" if entry.parent is None else f" +{entry.n_tokens - entry.parent.n_tokens}"
+    own += " turn" if entry.key in turns else ""
     base = "-" if entry.parent is None else entry.parent.key[:_SHOWN_KEY]
     return (
         entry.key[:_SHOWN_KEY],

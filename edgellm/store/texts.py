@@ -18,6 +18,7 @@ from edgellm.errors import SnapshotError
 from edgellm.fileio import PRIVATE_FILE_MODE
 from edgellm.store import names
 from edgellm.store.files import discard, refuse_foreign_folders
+from edgellm.store.folder import all_names
 from edgellm.store.read import read_tokens
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ def note_text(files: Files, path: Path, text: str) -> None:
     with contextlib.suppress(OSError):  # it stays a snapshot that its tokens find
         files.fault("note", str(note))
         os.close(os.open(note, flags, PRIVATE_FILE_MODE))
+
+
+def keys_with_text(root: Path) -> frozenset[str]:
+    """Return the keys of the snapshots that a text finds: those after turns of conversations."""
+    notes = (path for path in all_names(root) if path.name.endswith(names.TEXT_SUFFIX))
+    return frozenset(note.stem.rpartition("-")[2] for note in notes)
 
 
 def find_text(files: Files, digest: str, text_sha256: str) -> tuple[int, ...] | None:

@@ -50,6 +50,24 @@ def test_ls_tells_the_tier(cli: Any, edgellm_home: Path, snapshot_files: Any) ->
     assert [line["tier"] for line in cli("snapshots", "ls", "--json").lines] == ["q4"]
 
 
+def test_ls_tells_bases_and_turns(cli: Any, edgellm_home: Path, snapshot_files: Any) -> None:
+    """What leans on another one is listed with its own tokens, and a turn as one."""
+    store = SnapshotStore(edgellm_home / "snapshots")
+    fingerprint, first = snapshot_files.FINGERPRINT, snapshot_files.hybrid(8, 1)
+    base = store.save(fingerprint, range(8), first)
+    grown = snapshot_files.grown(first, 13, 2)
+    turn = store.save(fingerprint, range(13), grown, base=base.anchor, text_sha256="ab" * 32)
+    rows = {row[0]: row for row in map(str.split, cli("snapshots", "ls").out.splitlines())}
+    assert ["8"] == rows[base.path.stem[:12]][1:2]
+    assert ["13", "+5", "turn"] == rows[turn.path.stem[:12]][1:4]
+    assert base.path.stem[:12] in rows[turn.path.stem[:12]][4:]
+    lines = {line["key"]: line for line in cli("snapshots", "ls", "--json").lines}
+    assert (base.path.stem, True) == tuple(
+        lines[turn.path.stem][name] for name in ("leans_on", "is_turn")
+    )
+    assert (None, False) == tuple(lines[base.path.stem][name] for name in ("leans_on", "is_turn"))
+
+
 def test_ls_of_nothing(cli: Any) -> None:
     """An empty store is said on stderr; stdout stays empty and no folder is made."""
     result = cli("snapshots", "ls")
