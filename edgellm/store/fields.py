@@ -1,4 +1,4 @@
-"""Taking the members of a JSON object one by one, each checked, until none is left."""
+"""Taking the members of a JSON object one by one, or all at once, each checked."""
 
 from __future__ import annotations
 
@@ -34,26 +34,15 @@ class Fields:
 
     def number(self, name: str, low: int = 0) -> int:
         """Take a whole number that is at least `low`."""
-        value = self.take(name)
-        if type(value) is not int or not low <= value <= MAX_NUMBER:
-            raise SnapshotCorrupt(f"{self._where}: {name!r} is not a number from {low}")
-        return value
+        return number(self._where, name, self.take(name), low)
 
     def text(self, name: str, pattern: re.Pattern[str]) -> str:
         """Take a text that `pattern` matches from end to end."""
-        value = self.take(name)
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise SnapshotCorrupt(f"{self._where}: {name!r} is not what it should be")
-        return value
+        return text(self._where, name, self.take(name), pattern)
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         """Take one of a few words; another one is for a later version."""
-        value = self._values.get(name)
-        if isinstance(value, str) and value in allowed:
-            del self._values[name]
-            return value
-        value = self.text(name, TEXT)
-        raise SnapshotIncompatible(f"{self._where}: unknown {name} {value[:40]!r}")
+        return choice(self._where, name, self.take(name), allowed)
 
     def items(self, name: str) -> list[Any]:
         """Take a list."""
@@ -84,3 +73,46 @@ class Fields:
         if self._values:
             unknown = min(self._values)
             raise SnapshotIncompatible(f"{self._where}: unknown field {unknown[:40]!r}")
+
+
+def members(where: str, value: object, names: tuple[str, ...]) -> list[Any]:
+    """Return the members of an object that has exactly these, in this order; quicker than `Fields`.
+
+    Raises:
+        SnapshotCorrupt: it is no object, one is missing, or they stand in another order.
+        SnapshotIncompatible: there is one more, which might matter.
+    """
+    if type(value) is dict and tuple(value) == names:
+        return [*value.values()]
+    fields = Fields(where, value)
+    for name in names:
+        fields.take(name)
+    fields.finish()
+    raise SnapshotCorrupt(f"{where}: its members are not in their order")
+
+
+def number(where: str, name: str, value: object, low: int = 0) -> int:
+    """Return a member that is a whole number and at least `low`; else raise SnapshotCorrupt."""
+    if type(value) is not int or not low <= value <= MAX_NUMBER:
+        raise SnapshotCorrupt(f"{where}: {name!r} is not a number from {low}")
+    return value
+
+
+def text(where: str, name: str, value: object, pattern: re.Pattern[str]) -> str:
+    """Return a member that is a text and of that pattern; else raise SnapshotCorrupt."""
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise SnapshotCorrupt(f"{where}: {name!r} is not what it should be")
+    return value
+
+
+def choice(where: str, name: str, value: object, allowed: tuple[str, ...]) -> str:
+    """Return a member that is one of a few words.
+
+    Raises:
+        SnapshotCorrupt: it is no text.
+        SnapshotIncompatible: it is another one, of a later version.
+    """
+    if isinstance(value, str) and value in allowed:
+        return value
+    found = text(where, name, value, TEXT)
+    raise SnapshotIncompatible(f"{where}: unknown {name} {found[:40]!r}")

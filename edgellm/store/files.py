@@ -7,7 +7,6 @@ lies in an envelope can be handed out by the same interface as a plain one.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import stat
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
@@ -54,39 +53,71 @@ class OpenFile:
         """
         read_exactly(self._file, into)
 
+    def fill_all(self, into: list[memoryview]) -> None:
+        """Read as many bytes as all of these have, one after the other; raises as `fill`."""
+        for view in into:
+            self.fill(view)
+
     def skip(self, n_bytes: int) -> None:
         """Leave out the next bytes."""
         self._file.seek(n_bytes, os.SEEK_CUR)
 
-    def twin(self, n_bytes: int) -> OpenFile | None:
+    def twin(self, n_bytes: int) -> OpenFile | None:  # noqa: ARG002  (a plain file needs it)
         """Return a second reader of the same file, so many bytes further on.
 
         Returns:
-            None where another thread cannot read beside this one: in an envelope, and on systems
-            that do not read at a place of one's choice.
+            None where another thread cannot read beside this one.
         """
-        if not isinstance(self._file, io.FileIO) or not hasattr(os, "preadv"):
-            return None
-        place = _Place(self._file.fileno(), self._file.tell() + n_bytes)
-        return OpenFile(cast("BinaryIO", place), self.n_bytes, self.disk_bytes)
+        return None
+
+
+class PlainFile(OpenFile):
+    """A file without an envelope, read at a place that is its reader's own.
+
+    Args:
+        fd: of the open file.
+        n_bytes: its length.
+        at: the place to begin.
+    """
+
+    def __init__(self, fd: int, n_bytes: int, at: int = 0) -> None:
+        self._place = _Place(fd, at)
+        super().__init__(cast("BinaryIO", self._place), n_bytes, n_bytes)
+
+    def fill_all(self, into: list[memoryview]) -> None:
+        """Read as many bytes as all of these have, with one call to the system if it likes."""
+        n_read = self._place.read(into)
+        for view in into:
+            n_here = min(n_read, view.nbytes)
+            n_read -= n_here
+            if n_here < view.nbytes:
+                self.fill(view[n_here:])
+
+    def skip(self, n_bytes: int) -> None:
+        """Leave out the next bytes."""
+        self._place.at += n_bytes
+
+    def twin(self, n_bytes: int) -> PlainFile:
+        """Return a second reader of the same file, so many bytes further on."""
+        return PlainFile(self._place.fd, self.n_bytes, self._place.at + n_bytes)
 
 
 class _Place:
-    """A place in an open file, which moves on by itself; another one may read elsewhere."""
+    """A place in an open file, which moves on by itself; others may read elsewhere."""
 
     def __init__(self, fd: int, at: int) -> None:
-        self._fd = fd
-        self._at = at
+        self.fd = fd
+        self.at = at
 
-    def readinto(self, buffer: memoryview) -> int:
-        """Fill a buffer as far as the system likes; 0 at the end of the file."""
-        n = os.preadv(self._fd, [buffer], self._at)
-        self._at += n
+    def read(self, into: list[memoryview]) -> int:
+        """Fill buffers of bytes as far as the system likes; 0 at the end of the file."""
+        n = os.preadv(self.fd, into, self.at)
+        self.at += n
         return n
 
-    def seek(self, n_bytes: int, _: int) -> None:
-        """Move on."""
-        self._at += n_bytes
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill one buffer, likewise."""
+        return self.read([buffer])
 
 
 class Files:
@@ -171,7 +202,11 @@ def open_plain(path: Path) -> AbstractContextManager[OpenFile]:
 def _open(path: Path, secret: StoreKey | None) -> Iterator[OpenFile]:
     with open_regular(path) as (file, status):
         _refuse_strangers(status)
-        yield OpenFile(*envelope.opened(file, status.st_size, secret), status.st_size)
+        inner, n_bytes = envelope.opened(file, status.st_size, secret)
+        if inner is file and hasattr(os, "preadv"):
+            yield PlainFile(file.fileno(), n_bytes)
+        else:
+            yield OpenFile(inner, n_bytes, status.st_size)
 
 
 def refuse_foreign_folders(path: Path) -> None:

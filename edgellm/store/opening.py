@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -32,9 +33,20 @@ def read_header(file: OpenFile) -> tuple[SnapshotHeader, bytes]:
         raise SnapshotCorrupt("the header's checksum is wrong")
     if any(rest[header_bytes + layout.DIGEST_BYTES :]):
         raise SnapshotCorrupt("the padding after the header is not zero")
-    header = parse_header(encoded)
-    layout.check_layout(header)
+    header = _understood(encoded)
     expected = layout.file_bytes(header, header_bytes)
     if file.n_bytes != expected:
         raise SnapshotCorrupt(f"the header says {expected} bytes, the file has {file.n_bytes}")
     return header, digest
+
+
+@functools.lru_cache(maxsize=16)
+def _understood(encoded: bytes) -> SnapshotHeader:
+    """Parse a header and hold it against the rules.
+
+    A program that answers one request after the other opens the same few files each time, and this
+    takes as long as reading some megabytes. What is refused is not remembered.
+    """
+    header = parse_header(encoded)
+    layout.check_layout(header)
+    return header

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
-from edgellm.store.fields import MAX_NUMBER, TEXT, Fields
+from edgellm.store.fields import MAX_NUMBER, TEXT, Fields, choice, members, number, text
 from edgellm.store.header import (
     DELTA,
     FEATURES,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _HEX32: Final = re.compile(r"[0-9a-f]{32}")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
+_SECTION: Final = ("layer", "role", "type", "shape")
+_EXTENT: Final = ("offset", "n_bytes", "xxh3")
 
 
 def parse_header(raw: bytes) -> SnapshotHeader:
@@ -84,11 +86,14 @@ class _Words:
     """The words that may stand in a file with these required features."""
 
     def __init__(self, features: list[Any]) -> None:
-        more = KINDS_2 in features
-        self.kinds = KINDS + MORE_KINDS * more
-        self.roles = ROLES + MORE_ROLES * more
+        has_more = KINDS_2 in features
+        self.kinds = KINDS + MORE_KINDS * has_more
+        self.roles = ROLES + MORE_ROLES * has_more
         self.has_parent = DELTA in features
-        self.stored = ("packed",) * (KV_CODEC in features) + ("planes",) * (PLANES in features)
+        packed, planes = KV_CODEC in features, PLANES in features
+        more = ("packed",) * packed + ("planes",) * planes
+        self.stored = ("exact", *more) if more else ()
+        self.members = (*_SECTION, *("stored",) * bool(more), *_EXTENT)
 
 
 def _demands(values: Fields) -> tuple[Tier, _Words]:
@@ -131,7 +136,7 @@ def _parent(values: Fields, words: _Words) -> Anchor | None:
 
 
 def _part(values: Fields, words: _Words) -> PartRow:
-    rows = [_section(Fields("a section", item), words) for item in values.items("sections")]
+    rows = [_section(item, words) for item in values.items("sections")]
     part = PartRow(
         kind=cast("PartKind", values.choice("kind", words.kinds)),
         first=values.number("first"),
@@ -142,23 +147,34 @@ def _part(values: Fields, words: _Words) -> PartRow:
     return part
 
 
-def _section(values: Fields, words: _Words) -> SectionRow:
-    shape = values.items("shape")
-    if len(shape) != 2 or not (_is_size(shape[0]) and _is_size(shape[1])):
-        raise SnapshotCorrupt("a section: 'shape' is not two sizes")
-    stored = values.choice("stored", ("exact", *words.stored)) if words.stored else None
+def _section(item: object, words: _Words) -> SectionRow:
+    where = "a section"
+    values = members(where, item, words.members)
+    layer, role, type_name, shape = values[:4]
+    offset, n_bytes, xxh3 = values[-3:]
+    if not _is_shape(shape):
+        raise SnapshotCorrupt(f"{where}: 'shape' is not two sizes")
+    stored = choice(where, "stored", values[4], words.stored) if words.stored else None
     return SectionRow(
-        layer=values.number("layer"),
-        role=cast("Role", values.choice("role", words.roles)),
-        type=values.text("type", TEXT),
+        layer=number(where, "layer", layer),
+        role=cast("Role", choice(where, "role", role, words.roles)),
+        type=text(where, "type", type_name, TEXT),
         shape=(shape[0], shape[1]),
-        extent=_extent(values),
+        extent=Extent(
+            offset=number(where, "offset", offset),
+            n_bytes=number(where, "n_bytes", n_bytes, low=1),
+            xxh3=text(where, "xxh3", xxh3, _HEX32),
+        ),
         stored=cast("Stored | None", stored),
     )
 
 
-def _is_size(value: object) -> bool:
-    return type(value) is int and 1 <= value <= MAX_NUMBER
+def _is_shape(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(n) is int and 1 <= n <= MAX_NUMBER for n in value)
+    )
 
 
 def _extent(values: Fields) -> Extent:

@@ -24,7 +24,7 @@ from edgellm.store.codec import unpack_section
 from edgellm.store.files import open_plain
 from edgellm.store.landing import state_for
 from edgellm.store.opening import read_header
-from edgellm.store.runs import aligned
+from edgellm.store.runs import ALIGN_BYTES, aligned
 from edgellm.store.state import Anchor, PackedSection
 
 if TYPE_CHECKING:
@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     from edgellm.store.state import Fingerprint, KVState, Landing
 
     Rows = NDArray[np.unsignedinteger[Any]]
+
+PLAIN: Final = (None, "exact")
+"""How the runs are stored that are rows as they are."""
+
+MAX_AT_ONCE_BYTES: Final = 512 << 10
+"""Of sections that are read together before they are summed, while they are in a cache."""
 
 MIN_TWO_THREADS_BYTES: Final = 4 << 20
 """Of a file that two threads read: starting one takes about as long as reading half of this."""
@@ -161,15 +167,25 @@ class _Runs:
             into: its length, contiguous.
         """
         self._file.fill(into)
-        if xxhash.xxh3_128_hexdigest(into) != extent.xxh3:
-            what = f"section {self._n_taken} at {extent.offset}"
-            raise SnapshotCorrupt(f"{what}: the checksum is wrong")
+        self._check(extent, into)
         if n_padding := aligned(extent.n_bytes) - extent.n_bytes:
             padding = bytearray(n_padding)
             self._file.fill(padding)
             if any(padding):
                 raise SnapshotCorrupt(f"section {self._n_taken}: the padding after it is not zero")
         self._n_taken += 1
+
+    def take_all(self, extents: list[Extent], into: list[memoryview]) -> None:
+        """Read some runs that need no padding, and check their sums; see `take`."""
+        self._file.fill_all(into)
+        for extent, content in zip(extents, into, strict=True):
+            self._check(extent, content)
+            self._n_taken += 1
+
+    def _check(self, extent: Extent, content: memoryview) -> None:
+        if xxhash.xxh3_128_hexdigest(content) != extent.xxh3:
+            what = f"section {self._n_taken} at {extent.offset}"
+            raise SnapshotCorrupt(f"{what}: the checksum is wrong")
 
     def skip(self, extent: Extent) -> None:
         """Leave out a run and its padding."""
@@ -245,20 +261,40 @@ def _half(jobs: list[_Job]) -> int:
 
 
 def _read_jobs(runs: _Runs, tier: Tier, jobs: list[_Job], footer: bytes | None = None) -> None:
+    extents: list[Extent] = []
+    views: list[memoryview] = []
+    n_bytes = 0
     for job in jobs:
-        if job.rows is None:
-            runs.skip(job.row.extent)
-        else:
+        view = _view(job)
+        if views and (view is None or n_bytes + view.nbytes > MAX_AT_ONCE_BYTES):
+            runs.take_all(extents, views)
+            extents, views, n_bytes = [], [], 0
+        if view is not None:
+            extents.append(job.row.extent)
+            views.append(view)
+            n_bytes += view.nbytes
+        elif job.rows is not None:
             _read_rows(runs, tier, job, job.rows)
+        else:
+            runs.skip(job.row.extent)
+    runs.take_all(extents, views)
     if footer is not None:
         runs.footer(footer)
+
+
+def _view(job: _Job) -> memoryview | None:
+    """Return the bytes of rows that lie in memory as they do in the file, None for all others."""
+    rows, extent = job.rows, job.row.extent
+    if rows is None or job.row.stored not in PLAIN or extent.n_bytes % ALIGN_BYTES:
+        return None
+    return rows.reshape(-1).view(np.uint8).data if rows.flags.c_contiguous else None
 
 
 def _read_rows(runs: _Runs, tier: Tier, job: _Job, out: Rows) -> None:
     """Read one section into its rows, whose strides are free."""
     row = job.row
     is_in_order = out.flags.c_contiguous
-    if row.stored in (None, "exact") and is_in_order:
+    if row.stored in PLAIN and is_in_order:
         runs.take(row.extent, out.reshape(-1).view(np.uint8).data)
         return
     run = np.empty(row.extent.n_bytes, np.uint8)

@@ -7,6 +7,7 @@ transposition only when the bytes are written.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -202,8 +203,13 @@ class Fingerprint:
 
     def digest(self) -> str:
         """Return 64 hex digits of the SHA-256 over the hard pairs, in canonical JSON."""
-        import hashlib
-        import json
+        return _digest(self.hard)
 
-        text = json.dumps(sorted(self.hard), separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+
+@functools.lru_cache(maxsize=64)
+def _digest(hard: tuple[tuple[str, str], ...]) -> str:
+    import hashlib
+    import json
+
+    text = json.dumps(sorted(hard), separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
