@@ -82,7 +82,7 @@ def _written(
     files: Files, path: Path, job: Saving, header: SnapshotHeader, form: Form
 ) -> Saved | Skipped:
     n_bytes = files.outer_bytes(layout.file_bytes(header, len(header.encode())))
-    keep = () if header.parent is None else (base_path(path, header.parent),)
+    keep = () if header.parent is None else _chain(files, base_path(path, header.parent))
     with files.room.made(n_bytes, keep) as refused:
         if refused is not None:
             return refused
@@ -90,6 +90,15 @@ def _written(
         n_bytes, identity = write_snapshot(files, path, header, job.ids, form)
         files.room.used((path, *keep))
     return Saved(path, n_bytes, Anchor(path.stem, header.n_tokens, identity))
+
+
+def _chain(files: Files, base: Path) -> tuple[Path, ...]:
+    """Return where a base lies and what it leans on, which all must stay for a file on top."""
+    try:
+        with contextlib.ExitStack() as stack:
+            return tuple(link.path for link in open_chain(stack, base, files.opened))
+    except (SnapshotError, OSError):
+        return (base,)
 
 
 def _stored(files: Files, path: Path, job: Saving) -> tuple[SnapshotHeader, bytes] | None:

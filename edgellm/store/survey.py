@@ -70,19 +70,20 @@ def survey(root: Path) -> Survey:
     snapshots: list[Kept] = []
     orphans: list[tuple[Path, int]] = []
     leading: list[tuple[Path, int]] = []
-    for path, status, inside in _walk(root):
+    for entry, status, in_place in _walk(root):
         taken = _taken_bytes(status)
         n_bytes += taken
         if not stat.S_ISREG(status.st_mode):
             continue
-        owner = temp_owner(path)
-        if owner is not None:
-            if now_s - status.st_mtime > ORPHAN_AGE_S or not process_alive(owner):
+        if entry.name.startswith("."):
+            owner = temp_owner(path := Path(entry.path))
+            old = now_s - status.st_mtime > ORPHAN_AGE_S
+            if owner is not None and (old or not process_alive(owner)):
                 orphans.append((path, taken))
-        elif len(inside) == 2 and _is_snapshot(inside, path.name):
-            snapshots.append(Kept(path, taken, status.st_mtime_ns))
-        elif len(inside) == 2 and names.target_name(path.name) is not None:
-            leading.append((path, taken))
+        elif in_place and names.is_file_name(entry.name):
+            snapshots.append(Kept(Path(entry.path), taken, status.st_mtime_ns))
+        elif in_place and names.target_name(entry.name) is not None:
+            leading.append((Path(entry.path), taken))
     here = {kept.path for kept in snapshots}
     orphans += [item for item in leading if _target(item[0]) not in here]
     return Survey(n_bytes, tuple(snapshots), tuple(orphans))
@@ -126,11 +127,12 @@ def head(path: Path) -> tuple[int, Path | None]:
     return made_ns, path.with_name(parent.group(1).decode() + names.SUFFIX) if parent else None
 
 
-def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result, tuple[str, ...]]]:
-    """Give everything below a root with its status and the folders it is in, itself included."""
+def _walk(root: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result, bool]]:
+    """Give everything below a root with its status, and whether snapshots lie where it does."""
     folders: list[tuple[str, tuple[str, ...]]] = [(str(root), ())]
     while folders:
         folder, inside = folders.pop()
+        in_place = _holds_snapshots(inside)
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -138,18 +140,19 @@ def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result, tuple[str, ...]]]:
                         status = entry.stat(follow_symlinks=False)
                     except OSError:  # gone meanwhile
                         continue
-                    yield Path(entry.path), status, inside
+                    yield entry, status, in_place
                     if stat.S_ISDIR(status.st_mode) and len(inside) < MAX_DEPTH:
                         folders.append((entry.path, (*inside, entry.name)))
         except OSError:
             continue
 
 
-def _is_snapshot(inside: tuple[str, ...], name: str) -> bool:
-    """Return whether a file's place and name are those of a snapshot of any version."""
+def _holds_snapshots(inside: tuple[str, ...]) -> bool:
+    """Return whether a folder below the root is one of snapshots, of any version."""
+    if len(inside) != 2:
+        return False
     version, folder = inside
-    in_place = _VERSION.fullmatch(version) is not None and names.is_folder_name(folder)
-    return in_place and names.is_file_name(name)
+    return _VERSION.fullmatch(version) is not None and names.is_folder_name(folder)
 
 
 def _target(path: Path) -> Path:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from edgellm.errors import SnapshotError
@@ -15,9 +16,11 @@ from edgellm.store import room
 from edgellm.store.answers import Hit, Saved, Skipped
 from edgellm.store.eviction import evict, in_order, use
 from edgellm.store.flight import Locks
+from edgellm.store.keys import StoreKey
 from edgellm.store.place import Disk
 from edgellm.store.room import LOCK_NAME, Room
 from edgellm.store.snapshots import SnapshotStore
+from edgellm.store.state import KVState, Part, Section
 from edgellm.store.survey import Kept, Survey, looked_into, survey
 
 if TYPE_CHECKING:
@@ -219,15 +222,15 @@ def test_a_use_in_a_place_that_cannot_be_written_is_no_error(tmp_path: Path):
 
 
 def test_a_thousand_files_cost_little(tree: Tree):
-    """To look at all of them and into them takes 50 ms at the most, on an idle machine."""
+    """To look at all of them and into them takes milliseconds, not one for each."""
     for i in range(1000):
         tree.add(f"{i:03x}", i, on="000" if i % 2 else "", n=64)
     took_s = []
     for _ in range(5):
-        started = time.perf_counter()
+        started = time.process_time()
         in_order(looked_into(survey(tree.root).snapshots)[0])
-        took_s.append(time.perf_counter() - started)
-    assert min(took_s) < 0.25  # the bound of the figure in the docstring, on a busy one
+        took_s.append(time.process_time() - started)
+    assert min(took_s) < 0.1  # seconds of a processor, which a busy machine has fewer of
 
 
 # The same through the store, with real snapshots.
@@ -390,6 +393,33 @@ def test_pruning_removes_orphans_and_the_least_used(tree: Tree, dead_pid: int):
     assert done.freed_bytes == 2 << 16
     assert store.prune(0).n_snapshots == 2
     assert [path.name for path in (tree.root / "v1").rglob("*")] == []
+
+
+@pytest.mark.parametrize("secret", [None, StoreKey(bytes(range(32)))], ids=["plain", "encrypted"])
+def test_no_base_goes_before_what_leans_on_it(
+    tmp_path: Path, fingerprint: Fingerprint, secret: StoreKey | None
+):
+    """Chains of three under a cap for a few of them: what is left of each can be used."""
+    store = SnapshotStore(tmp_path, cap_bytes=400_000, key=secret)
+    rows = np.zeros((300, 128), np.uint16)
+    misses: list[str] = []
+    for step in range(60):
+        first = 1000 * (step * step % 11)
+        tokens = range(first, first + 300)
+        found = store.longest(fingerprint, tokens, (100, 200, 300))
+        have, base = 0, None
+        if isinstance(found, Hit):
+            have, base = found.state.n_tokens, found.anchor
+        else:
+            misses.append(found.code)
+        for n in (100, 200, 300):
+            if n > have:
+                part = Part("dense", 0, n, (Section(0, "K", "f16", rows[:n]),))
+                saved = store.save(fingerprint, tokens[:n], KVState(n, (part,)), base=base)
+                assert isinstance(saved, Saved)
+                base = saved.anchor
+    assert set(misses) == {"not_stored"}
+    assert 6 < len(misses) < 60
 
 
 def test_what_is_being_read_may_go(saver: Saver, tmp_path: Path):
