@@ -401,3 +401,37 @@ def test_a_memory_without_full_layers_is_kept_whole(store: SnapshotStore, snapsh
     assert isinstance(saved, Saved)
     base.path.unlink()
     assert isinstance(store.lookup(fingerprint, TOKENS[:12]), Hit)
+
+
+def test_what_is_removed_while_it_is_read_stays_readable(family: Family, snapshot_files: Any):
+    """Eviction between opening and reading costs the next reader something, not this one."""
+    opened = []
+
+    def landing(outline: Any) -> None:
+        opened.append(outline)
+        assert family.store.remove() == len(CUTS)
+
+    found = family.store.lookup(family.fingerprint, TOKENS[:33], landing=landing)
+    assert isinstance(found, Hit), found
+    assert len(opened) == 1
+    assert snapshot_files.same(family.states[33], found.state)
+    assert family.lookup(33) == Miss("not stored", "not_stored")
+
+
+def test_what_is_replaced_while_it_is_read_is_what_was_opened(family: Family, snapshot_files: Any):
+    """A writer puts another file in its place; the reader goes on with the one it has."""
+    other = snapshot_files.hybrid(8, 50)
+
+    def landing(_: Any) -> None:
+        family.store.remove([family.saved[8].anchor.key])
+        assert isinstance(family.store.save(family.fingerprint, TOKENS[:8], other), Saved)
+
+    found = family.store.lookup(family.fingerprint, TOKENS[:12], landing=landing)
+    assert isinstance(found, Hit), found
+    assert snapshot_files.same(family.states[12], found.state)
+    again = family.lookup(12)
+    assert isinstance(again, Miss)
+    assert again.code == "base_missing"
+    replaced = family.lookup(8)
+    assert isinstance(replaced, Hit)
+    assert snapshot_files.same(other, replaced.state)
