@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
+from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
 from edgellm.store import layout, names
-from edgellm.store.opening import read_header
+from edgellm.store.opening import blamed, read_header
 from edgellm.store.tiers import serves
 
 if TYPE_CHECKING:
@@ -107,14 +107,9 @@ def misfit(base: SnapshotHeader, header: SnapshotHeader) -> str:
 
 
 def _opened(stack: ExitStack, path: Path, open_file: Opener) -> Link:
-    try:
+    with blamed(path):
         file = stack.enter_context(open_file(path))
         header, digest = read_header(file)
-    except SnapshotError as err:
-        err.path = str(path)
-        raise
-    except EOFError as err:
-        raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
     return Link(path, file, header, digest)
 
 

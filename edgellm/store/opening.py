@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING
 
 import xxhash
 
-from edgellm.errors import SnapshotCorrupt
+from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.store import layout
 from edgellm.store.parse import parse_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from edgellm.store.files import OpenFile
     from edgellm.store.header import SnapshotHeader
 
@@ -50,3 +54,15 @@ def _understood(encoded: bytes) -> SnapshotHeader:
     header = parse_header(encoded)
     layout.check_layout(header)
     return header
+
+
+@contextlib.contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """Name the file in what is wrong with it, a sudden end among that."""
+    try:
+        yield
+    except SnapshotError as err:
+        err.path = str(path)
+        raise
+    except EOFError as err:
+        raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import read
+from edgellm.store import filling
 from edgellm.store.beside import Beside
 from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
@@ -23,7 +23,7 @@ TOKENS = list(range(12))
 @pytest.fixture(autouse=True)
 def small_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let two threads read the small files of these tests."""
-    monkeypatch.setattr(read, "MIN_TWO_THREADS_BYTES", 1)
+    monkeypatch.setattr(filling, "MIN_TWO_THREADS_BYTES", 1)
 
 
 def readers() -> list[str]:

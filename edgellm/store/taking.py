@@ -1,0 +1,71 @@
+"""Runs: the bytes behind a snapshot's header, taken in order, each summed right after it was read.
+
+A run that was just read is still in the processor's cache, so its sum costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from edgellm.errors import SnapshotCorrupt
+from edgellm.store import layout
+from edgellm.store.runs import aligned
+
+if TYPE_CHECKING:
+    from edgellm.store.files import OpenFile
+    from edgellm.store.header import Extent
+
+
+class Runs:
+    """Takes the runs of one file in order, from the first behind its header to the footer."""
+
+    def __init__(self, file: OpenFile, n_taken: int = 0) -> None:
+        self._file = file
+        self._n_taken = n_taken
+
+    def take(self, extent: Extent, into: memoryview) -> None:
+        """Read a run and check its sum, and the padding after it.
+
+        Args:
+            extent: of the next run.
+            into: its length, contiguous.
+        """
+        self._file.fill(into)
+        self._check(extent, into)
+        if n_padding := aligned(extent.n_bytes) - extent.n_bytes:
+            padding = bytearray(n_padding)
+            self._file.fill(padding)
+            if any(padding):
+                raise SnapshotCorrupt(f"section {self._n_taken}: the padding after it is not zero")
+        self._n_taken += 1
+
+    def take_all(self, extents: list[Extent], into: list[memoryview]) -> None:
+        """Read some runs that need no padding, and check their sums; see `take`."""
+        self._file.fill_all(into)
+        for extent, content in zip(extents, into, strict=True):
+            self._check(extent, content)
+            self._n_taken += 1
+
+    def _check(self, extent: Extent, content: memoryview) -> None:
+        if xxhash.xxh3_128_hexdigest(content) != extent.xxh3:
+            what = f"section {self._n_taken} at {extent.offset}"
+            raise SnapshotCorrupt(f"{what}: the checksum is wrong")
+
+    def skip(self, extent: Extent) -> None:
+        """Leave out a run and its padding."""
+        self._file.skip(aligned(extent.n_bytes))
+        self._n_taken += 1
+
+    def footer(self, expected: bytes) -> None:
+        """Read what is left of the file."""
+        footer = bytearray(layout.FOOTER.size)
+        self._file.fill(footer)
+        if footer != expected:
+            raise SnapshotCorrupt("the footer is wrong")
+
+    def twin(self, extents: list[Extent]) -> Runs | None:
+        """Return what takes the runs after these, at the same time; see `OpenFile.twin`."""
+        file = self._file.twin(sum(aligned(extent.n_bytes) for extent in extents))
+        return Runs(file, self._n_taken + len(extents)) if file is not None else None
