@@ -70,9 +70,10 @@ class Starting:
         if kept and self._engine.truncate(kept):
             return self._going_on(prompt, kept)
         shared = self._shared(prompt, live)
-        if shared and shared[-1] >= prompt.n_prefix and self._went_back(shared[-1:]):
+        marks = self._marks(prompt) if self._storing else []
+        reach = max((prompt.n_prefix, *marks))
+        if shared and shared[-1] >= reach and self._went_back(shared[-1:]):
             return self._keeping(Start(shared[-1], "live: same prefix", "live"), prompt, shared[-1])
-        marks = self._marks(prompt)
         if self._storing is None or not marks:
             at = self._went_back(shared)
             if not prompt.n_prefix:
@@ -151,7 +152,8 @@ class Starting:
             start = self._restored(storing, fingerprint, prompt, marks)
             at = start.n_tokens
         elif at and not start.n_tokens:
-            reason = f"live: same prefix, {at} of {prompt.n_prefix} tokens"
+            part = "" if at >= prompt.n_prefix else f", {at} of {prompt.n_prefix} tokens"
+            reason = f"live: same prefix{part}"
             base = self._base_at(storing, fingerprint, prompt, at)
             start = Start(at, reason, "live", base=base, fingerprint=fingerprint)
         ends = self.segments(prompt)
