@@ -122,7 +122,7 @@ def test_without_the_option_only_the_prefix_is_kept(start, ask, store) -> None:
     assert 1 == len(list(store.entries()))
 
 
-@pytest.mark.parametrize("options", [TURNS, SessionOptions(Tier.OFF, snapshot_turns=True)])
+@pytest.mark.parametrize("options", [TURNS, SessionOptions(snapshot=Tier.OFF, snapshot_turns=True)])
 def test_an_answer_that_was_cut_short_is_taken_up_without_its_last_token(
     start, ask, store, options
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_conversation_that_says_otherwise_is_not_taken_up(start, ask, store) -
         edited[changed] = "Something else."
         session, _ = start(ANSWERS, options=TURNS, store=store)
         done = session.generate(ask(*edited, "And now?"))
-        fresh, _ = start(ANSWERS, options=SessionOptions(Tier.OFF, snapshot_turns=True))
+        fresh, _ = start(ANSWERS, options=SessionOptions(snapshot=Tier.OFF, snapshot_turns=True))
         expected = fresh.generate(ask(*edited, "And now?"))
         assert expected.text == done.text
         assert expected.usage.prompt_tokens == done.usage.prompt_tokens
