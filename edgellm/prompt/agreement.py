@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from edgellm.prompt.provenance import PromptText
 
 # Texts that share thousands of tokens are tokenised whole once and then from here on.
-_WINDOW_CHARS = 512
+_WINDOW_CHARS = 320
 # At the start of a window a tokenizer does what it does at the start of a text: so many tokens may
 # differ from the whole text's, and at least so many must agree behind them.
 _MAX_ODD_TOKENS = 16
-_MIN_EVEN_TOKENS = 32
+_MIN_EVEN_TOKENS = 24
 
 
 class Encode(Protocol):
@@ -32,10 +32,55 @@ class Encode(Protocol):
         """Return the tokens of what stands behind other text."""
 
 
-def shared_tokens(texts: Sequence[PromptText], encode: Encode) -> list[int]:
-    """Return the tokens that all of some texts begin with."""
+class Beginnings:
+    """Tokenises longer and longer beginnings of a text, each from near the end of the one before.
+
+    Args:
+        text: whose beginnings.
+        encode: makes tokens of texts.
+    """
+
+    def __init__(self, text: PromptText, encode: Encode) -> None:
+        self._text = text
+        self._encode = encode
+        self._start = 0
+        self._near: list[int] = []
+        self._tokens: list[int] = []
+
+    def tokens(self, end: int) -> list[int]:
+        """Return the tokens of what stands before a place, none before the last one asked for."""
+        head = self._text.head(end)
+        tokens = self._gone_on(head) or self._encode(head)
+        self._tokens, self._near, self._start = tokens, [], _window_start(head, end)
+        if self._start > 0:
+            near = self._encode.more(head.tail(self._start))
+            n_even = _same_at_end(near, tokens)
+            self._near = near if len(near) - n_even <= _MAX_ODD_TOKENS else []
+        return list(tokens)
+
+    def _gone_on(self, head: PromptText) -> list[int]:
+        """Return the tokens of the last beginning, gone on; none where its window does not show."""
+        if not self._near:
+            return []
+        near = self._encode.more(head.tail(self._start))
+        n_same = len(common_tokens(near, self._near))
+        if n_same < _MAX_ODD_TOKENS + _MIN_EVEN_TOKENS:
+            return []
+        return self._tokens[: len(self._tokens) - len(self._near) + n_same] + near[n_same:]
+
+
+def shared_tokens(
+    texts: Sequence[PromptText], encode: Encode, known: Sequence[int] = ()
+) -> list[int]:
+    """Return the tokens that all of some texts begin with.
+
+    Args:
+        texts: at least one.
+        encode: makes tokens of them.
+        known: those of the first, or none.
+    """
     first, *others = texts
-    tokens = encode(first)
+    tokens = list(known) or encode(first)
     if not others:
         return tokens
     n_chars = min(agreed_chars(first, text) for text in others)

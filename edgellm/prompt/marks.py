@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from edgellm.core import Message
-from edgellm.prompt.agreement import agreed_chars, common_tokens, shared_tokens
+from edgellm.prompt.agreement import Beginnings, agreed_chars, common_tokens, shared_tokens
 from edgellm.prompt.conversation import Conversation
 from edgellm.prompt.provenance import PRIVATE, PromptText
 
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     # System messages and tools to the text of a prompt; None where the template refuses them.
     Write = Callable[[Sequence[Message], Tools], PromptText | None]
 
-# What may stand behind a document, as far as tokenizers care: the end of a message, line breaks,
-# letters, digits, spaces, several bytes a character, and signs that join with signs.
+# What may stand behind a document, as far as tokenizers care: nothing, line breaks, letters, digits,
+# spaces, several bytes a character, and signs that join with signs.
 _FOLLOWING = (
-    "",
     "\n\n# B",
     "\n",
     "a",
@@ -128,21 +127,30 @@ def end_of(content: str, role: str, write: Write, base: PromptText) -> int | Non
     return finder.end_of(0, content) if sign else None
 
 
-def token_at(base: PromptText, at: int, base_tokens: list[int], encode: Encode) -> int:
-    """Return how many tokens before a place in a text stay, whatever follows; 0 for none.
+def tokens_at(
+    base: PromptText, ends: Sequence[int], base_tokens: list[int], encode: Encode
+) -> list[int]:
+    """Return how many tokens before places in a text stay, whatever follows; 0 for none.
 
     Args:
         base: a text.
-        at: the place.
+        ends: the places, in order.
         base_tokens: the text's.
         encode: makes tokens of texts.
     """
+    heads = Beginnings(base, encode)
+    return [_token_at(base, at, heads.tokens(at), base_tokens, encode) for at in ends]
+
+
+def _token_at(
+    base: PromptText, at: int, head_tokens: list[int], base_tokens: list[int], encode: Encode
+) -> int:
     head = base.head(at)
     run = _LAST_RUN.search(head.text)
     sign = free_sign([head.text])
     cut_off = base.head(run.start() if run else at)
     texts = [_followed(head, following) for following in _FOLLOWING]
-    stays = shared_tokens([*texts, _followed(cut_off, sign)], encode)
+    stays = shared_tokens([head, *texts, _followed(cut_off, sign)], encode, head_tokens)
     return len(common_tokens(stays, base_tokens))
 
 

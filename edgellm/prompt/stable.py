@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from edgellm.core import Message
 from edgellm.errors import TemplateError
 from edgellm.prompt.agreement import after_special, agreed_chars, shared_tokens
-from edgellm.prompt.marks import end_of, places, token_at
+from edgellm.prompt.marks import end_of, places, tokens_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -97,7 +97,7 @@ class StableFinder:
             ends = places(write, system, () if ignores else tools, base)
         n_stable = min(agreed_chars(base, text) for text in all_texts)
         tokens = self.encode(base)
-        cuts = [token_at(base, at, tokens, self.encode) for at in ends if at <= n_stable]
+        cuts = tokens_at(base, [at for at in ends if at <= n_stable], tokens, self.encode)
         cuts.append(len(agreed))
         return Stable(tokens[: max(cuts)], tuple(spaced(cuts)), len(agreed), volatile, ignores)
 
@@ -117,7 +117,9 @@ class StableFinder:
         probe, base = next(iter(texts.items()))
         write, tokens = self._asking(probe), self.encode(base)
         found = [end_of(message.content[:end], message.role, write, base) for end in ends]
-        return [None if at is None else token_at(base, at, tokens, self.encode) for at in found]
+        known = sorted({at for at in found if at is not None})
+        counts = dict(zip(known, tokens_at(base, known, tokens, self.encode), strict=True))
+        return [None if at is None else counts[at] for at in found]
 
     def _asking(self, question: str) -> Write:
         """Return what renders system messages and tools with one question."""
