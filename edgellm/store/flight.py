@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOCKS_DIR: Final = "locks"
 SUFFIX: Final = ".lock"
 POLL_S: Final = 0.02
-ANSWER_S: Final = 0.5
+ANSWER_S: Final = 2.0
 """How long a lock that is not waited for may take to answer; some network mounts never do."""
 _AGAIN_S: Final = 0.002
 _TRIES: Final = 3

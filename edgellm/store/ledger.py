@@ -102,6 +102,7 @@ class Ledger:
         self.path = root / LEDGER_NAME
         self._locks = Locks(root)
         self._max_bytes = max_bytes
+        self._wait_s = _LOCK_WAIT_S
 
     def record(self, use: Use) -> bool:
         """Add a line; False where that cannot be done, which is no reason to fail.
@@ -112,7 +113,9 @@ class Ledger:
         line = line_of(use)
         try:
             private_dir(self.path.parent)
-            lease = self._locks.take(LEDGER_NAME, _LOCK_WAIT_S)
+            lease = self._locks.take(LEDGER_NAME, self._wait_s)
+            # Whoever keeps it so long is stuck: a line may get lost, but no request waits again.
+            self._wait_s = _LOCK_WAIT_S if lease else 0.0
             try:
                 if _append(self.path, line) > self._max_bytes and lease and lease.is_locked:
                     self._sum_up()
