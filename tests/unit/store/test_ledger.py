@@ -6,10 +6,12 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from edgellm.store.flight import Locks
 from edgellm.store.ledger import LEDGER_NAME, SAVED, Ledger, Speed, Use
 
 MODEL, OTHER = "ab" * 32, "cd" * 32
@@ -165,6 +167,22 @@ def test_a_long_ledger_is_summed_up(tmp_path: Path):
     newest = long.speed(MODEL).prefill_tokens_per_s
     assert short.speed(MODEL).prefill_tokens_per_s == pytest.approx(newest, rel=0.01)
     assert sorted(path.name for path in short.path.parent.iterdir()) == [LEDGER_NAME, "locks"]
+
+
+def test_a_stuck_process_is_waited_for_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+    """Requests are counted beside it, without its lock, and the next one does not wait."""
+    monkeypatch.setattr("edgellm.store.ledger._LOCK_WAIT_S", 0.1)
+    ledger = Ledger(ledger.path.parent)
+    with Locks(ledger.path.parent).take(LEDGER_NAME) or pytest.fail("is free"):
+        started = time.monotonic()
+        assert ledger.record(Use(MODEL, "hit"))
+        first_s = time.monotonic() - started
+        assert all(ledger.record(Use(MODEL, "hit")) for _ in range(3))
+        assert ledger._wait_s == 0
+    assert first_s >= 0.1
+    assert ledger.record(Use(MODEL, "hit"))
+    assert ledger._wait_s > 0
+    assert len(ledger.uses()) == 5
 
 
 def test_many_writers_lose_no_line(tmp_path: Path):
