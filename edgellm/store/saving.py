@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import DoesNotFit, SnapshotError
 from edgellm.store import layout, names
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from edgellm.store.state import Fingerprint, KVState, PlaneState
 
     Form = KVState | PackedState | PlaneState
+
+ALREADY_STORED: Final = "already stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,17 @@ def store_state(files: Files, job: Saving) -> Saved | Skipped:
     path = files.path(digest, job.ids)
     text = files.text(digest, job.text_sha256) if job.text_sha256 else ""
     outcome = _outcome(files, path, job)
-    if text and (isinstance(outcome, Saved) or not outcome.failed):
+    if text and (isinstance(outcome, Saved) or outcome.reason == ALREADY_STORED):
         note_text(files, path, text)
     return outcome
 
 
 def _outcome(files: Files, path: Path, job: Saving) -> Saved | Skipped:
+    if not files.room.place.writable:
+        return Skipped(files.room.place.trouble)  # of which whoever opened the store was told
     try:
         if (stored := _stored(files, path, job)) is not None:
-            return Skipped("already stored", anchor=_anchor_of(path, *stored, job))
+            return Skipped(ALREADY_STORED, anchor=_anchor_of(path, *stored, job))
         return _written(files, path, job, *_planned(files, path, job))
     except (SnapshotError, DoesNotFit) as err:
         return Skipped(err.message, failed=True)

@@ -62,6 +62,8 @@ def find_text(files: Files, digest: str, text_sha256: str) -> tuple[int, ...] | 
         ValueError: the hash of the text is no such number.
     """
     prefix = files.text(digest, text_sha256) + "-"
+    if not files.room.place.readable:
+        return None
     folder = files.folder(digest)
     found: list[tuple[int, Path]] = []
     with contextlib.suppress(OSError, SnapshotError):

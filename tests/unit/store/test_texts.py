@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgellm.store.place import Place
 from edgellm.store.snapshots import Hit, Saved, Skipped, SnapshotStore
 from edgellm.store.state import Fingerprint
 
@@ -156,6 +157,23 @@ def test_what_is_no_hash_is_the_callers_mistake(
         store.by_text(fingerprint, text)
     with pytest.raises(ValueError, match="no SHA-256"):
         store.save(fingerprint, TOKENS, snapshot_files.state(), text_sha256=text)
+
+
+def test_a_store_that_is_off_or_only_read_is_left_alone(
+    store: SnapshotStore, fingerprint: Fingerprint, note: Path, snapshot_files: Any
+):
+    """Where nothing is written no note is, and where nothing is read none is followed."""
+    other = hashlib.sha256(b"other spelling").hexdigest()
+    only_read = SnapshotStore(store.root)
+    only_read._room.place = Place("it cannot be written", writable=False)
+    state = snapshot_files.state()
+    outcome = only_read.save(fingerprint, TOKENS, state, text_sha256=other)
+    assert outcome == Skipped("prefix snapshots are not kept: it cannot be written")
+    assert list(note.parent.glob("*.ekt")) == [note]
+    assert only_read.by_text(fingerprint, TEXT) == TOKENS
+    off = SnapshotStore(store.root)
+    off._room.place = Place("it is elsewhere", readable=False, writable=False)
+    assert off.by_text(fingerprint, TEXT) is None
 
 
 def test_where_nothing_is_stored_nothing_is_found(store: SnapshotStore, fingerprint: Fingerprint):
