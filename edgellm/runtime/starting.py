@@ -178,11 +178,13 @@ class Starting:
                 break
             if claim.taken():
                 if not start.n_tokens:  # it may have been stored since the look before
-                    start = self._restored(storing, fingerprint, prompt, above)
+                    again = self._restored(storing, fingerprint, prompt, above)
+                    start = _unless_gone(start, again)
                 break
             if not claim.waited(storing.speeds.prompt_tokens_per_s, stopped):
                 break
-            start = self._restored(storing, fingerprint, prompt, above)
+            again = self._restored(storing, fingerprint, prompt, above)
+            start = _unless_gone(start, again)
         return start, claim.release
 
     def _went_back(self, shared: Sequence[int]) -> int:
@@ -230,3 +232,8 @@ class Starting:
             restored_bytes=found.n_bytes,
             fingerprint=found.mixed(fingerprint),
         )
+
+
+def _unless_gone(first: Start, again: Start) -> Start:
+    """Return the second look, or the first where that one removed what it could not use."""
+    return first if again.code == "not_stored" else again

@@ -140,6 +140,7 @@ class Storing:
         if isinstance(store, ReadThroughStore):
             store.tokens_per_s = lambda: self.speeds.prompt_tokens_per_s
         self._said_unshared = False
+        self._said_damaged = False
         self._asked = tier
         self._loss = loss
         self._losses = losses
@@ -190,6 +191,7 @@ class Storing:
         tier = self.tier(fingerprint)
         found = self.store.longest(fingerprint, tokens, cuts, tier, landing=engine.landing)
         self._note_sharing()
+        self._note_damage()
         if isinstance(found, Hit):
             changed = "; ".join(found.soft_changes)
             reason = f"hit, rounding may differ ({changed})" if changed else "hit"
@@ -211,6 +213,12 @@ class Storing:
         if isinstance(store, ReadThroughStore) and store.shared.trouble and not self._said_unshared:
             self._said_unshared = True
             self.notes.append(f"snapshots are not shared: {store.shared.trouble}")
+
+    def _note_damage(self) -> None:
+        """Say once that something damaged was found, also where a shorter prefix still serves."""
+        if self.store.damage and not self._said_damaged:
+            self._said_damaged = True
+            self.notes.append(f"a prefix snapshot was damaged and is not used: {self.store.damage}")
 
     def choose(self, fingerprint: Fingerprint, state: KVState) -> Choice:
         """Decide how a state is kept, and whether it is worth it."""

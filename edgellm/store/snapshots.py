@@ -53,6 +53,9 @@ class SnapshotStore:
         fault: called before each step that writes, for tests.
         clock: gives the time to write down, Unix seconds.
 
+    Attributes:
+        damage: what was wrong with the first damaged snapshot that `longest` came across, or "".
+
     Raises:
         UsageError: `EDGELLM_SNAPSHOTS_MAX` is no number of bytes.
     """
@@ -69,6 +72,7 @@ class SnapshotStore:
     ) -> None:
         self.root = root
         self.secret = key
+        self.damage = ""
         self._room = Room(root, cap_bytes=cap_bytes, floor_bytes=floor_bytes)
         self._files = Files(root, secret=key, fault=fault, room=self._room)
         self._clock = clock
@@ -158,6 +162,8 @@ class SnapshotStore:
             found = find(self._files, fingerprint, prefix, tier, landing)
             if isinstance(found, Hit):
                 return found
+            if found.code == "corrupt":
+                self.damage = self.damage or found.reason
             first_miss = first_miss or found
         return first_miss or Miss("no prefix to look for", "not_stored")
 

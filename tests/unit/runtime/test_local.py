@@ -201,10 +201,12 @@ def test_a_damaged_snapshot_is_a_miss_and_the_same_answer(
         damaged = {"flip": flipped, "cut": data[:-1], "extend": data + b"\0", "empty": b""}
         info.path.write_bytes(damaged[damage])
     session, again = start(store=store)
-    done = session.generate(ask("Why?"))
+    *events, done = session.stream(ask("Why?"))
     assert done.snapshot.reason.startswith("miss: ")
     assert (0, cold.decoded) == (done.usage.reused_tokens, again.decoded)
     if damage not in {"folder", "link"}:
+        assert "corrupt" == done.snapshot.code
+        assert ["damaged" in event.message for event in events if isinstance(event, Warn)] == [True]
         assert isinstance(outcomes(session)[0], Saved)
         assert [] == store.check()
 
