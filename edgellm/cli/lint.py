@@ -160,7 +160,9 @@ def _sum_up(
         ("stable", f"{n_chars} of {len(content)} characters"),
     ]
     if standing is not None:
-        facts.append(("stable tokens", f"{n_tokens} of {standing.n_tokens}, the template's included"))
+        facts.append(
+            ("stable tokens", f"{n_tokens} of {standing.n_tokens}, the template's included")
+        )
     if standing is not None and standing.volatile:
         facts.append(("template", "writes the time: the stable prefix ends before it"))
     render.facts(facts)
