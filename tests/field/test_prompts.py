@@ -125,7 +125,7 @@ def test_an_answer_is_streamed_whole(session: LocalSession, field_samples: Path,
     assert isinstance(done, Done)
     said = [chunk.text for chunk in chunks if isinstance(chunk, Token)]
     assert done.text == "".join(said)
-    live = session._live
+    live = session.live
     assert live is not None
     answered = live.tokens[done.usage.prompt_tokens :]  # all but the last: nothing comes after it
     raw = b"".join(map(session.engine.vocab().piece, answered))
@@ -309,11 +309,11 @@ def test_tokens_at_a_seam_are_compared_and_not_texts(
         session.generate(asking(system, Message("user", line[: len(line) // 2])))
         request = asking(system, Message("user", line))
         warm = session.generate(request)
-        held = session._live
-        session._live = None
+        held = session.live
+        session._answers.live = None
         session.engine.truncate(0)
         cold = session.generate(request)
-        assert (warm.text, held) == (cold.text, session._live)
+        assert (warm.text, held) == (cold.text, session.live)
         assert warm.usage.reused_tokens > 0
 
 

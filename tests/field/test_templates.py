@@ -311,7 +311,7 @@ def test_a_day_in_a_template_keeps_what_stands_before_it(open_control: Open, lea
     yesterday.close()
     today = open_control("01_strftime_day.jinja", lambda: MONDAY + timedelta(days=1), lead=lead)
     done = today.generate(ask("hi"))  # the first request here: it meets the file of yesterday
-    live = today._live
+    live = today.live
     assert live is not None
     assert f"{lead}Today: 19 May 2026" in text_of(today, live.tokens)
     before_the_day = len(f" {lead}Today: ".replace(" ", "\u2581").encode()) + len([BOS])
@@ -347,4 +347,4 @@ def test_a_stale_clock_is_never_reused(open_control: Open, name: str) -> None:
     again, cold = (open_control(name, lambda: later, stores=stores) for stores in (True, False))
     answers = [session.generate(ask("hi")).text for session in (again, cold)]
     assert answers[0] == answers[1]
-    assert again._live == cold._live
+    assert again.live == cold.live
