@@ -117,6 +117,21 @@ def gguf_files() -> list[bytes]:
     return [_gguf(pairs, tensors), _gguf(hybrid, tensors[:1]), _gguf(pairs[:1], [])]
 
 
+def lora_files() -> list[bytes]:
+    """Return LoRA adapters for the first of `gguf_files`: with every kind of tensor, and without."""
+    pairs = [
+        _pair("general.type", 8, _string(b"adapter")),
+        _pair("general.architecture", 8, _string(b"llama")),
+        _pair("adapter.type", 8, _string(b"lora")),
+        _pair("adapter.lora.alpha", 6, struct.pack("<f", 16.0)),
+    ]
+    name = "blk.0.attn_q.weight"
+    pair = [(f"{name}.lora_a", (32, 2), 8, 68), (f"{name}.lora_b", (2, 4), 0, 32)]
+    norm = ("blk.0.attn_norm.weight", (32,), 0, 128)
+    half = [(f"{name}.lora_a", (32, 1), 1, 64), (f"{name}.lora_b", (1, 4), 1, 8)]
+    return [_gguf(pairs, [*pair, norm]), _gguf(pairs[:3], half), _gguf(pairs, [norm])]
+
+
 def _gguf(pairs: list[bytes], tensors: list[tuple[str, tuple[int, ...], int, int]]) -> bytes:
     rows, offset = [], 0
     for name, shape, kind, n_bytes in tensors:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import shutil
 from functools import cache, partial
@@ -94,6 +95,30 @@ def read_model(data: bytes) -> bool:
         return n_read > 0
     if plan.n_bytes < len(plan.head):
         raise AssertionError("the plan is shorter than its head")
+    return True
+
+
+def read_lora(data: bytes) -> bool:
+    """Check a LoRA adapter against a model; what passes is what the engine does not look at itself."""
+    from edgellm.formats.gguf import FLOAT32, read_header
+    from edgellm.formats.lora import ALPHA, TYPES, checked_lora
+
+    model = read_header(_file("base.gguf", builders.gguf_files()[0]))
+    shapes = {tensor.name: tensor.shape for tensor in model.tensors}
+    try:
+        header, info = checked_lora(_file("lora.gguf", data), model)
+    except ModelError:
+        return False
+    halves = {tensor.name: tensor for tensor in header.tensors}
+    for name in info.targets:
+        a, b = (halves[f"{name}.lora_{end}"] for end in "ab")
+        ends = (a.shape[0], b.shape[1], *a.shape[2:], *b.shape[2:])
+        if ends != (*shapes[name], *(1 for _ in ends[2:])) or a.shape[1] != b.shape[0]:
+            raise AssertionError(f"{a.shape} and {b.shape} were believed of {shapes[name]}")
+        if not {a.type.name, b.type.name}.issubset(TYPES):
+            raise AssertionError(f"{a.type.name} and {b.type.name} were believed")
+    if not math.isfinite(info.alpha) or header.kinds.get(ALPHA, FLOAT32) != FLOAT32:
+        raise AssertionError(f"an alpha of {info.alpha} was believed")
     return True
 
 

@@ -75,6 +75,7 @@ _TEMPLATE_WORDS = tuple(
 TARGETS = {
     "gguf": Target(readers.read_gguf, builders.gguf_files, mutate.edit_gguf),
     "model": Target(readers.read_model, builders.model_files, mutate.edit_gguf, max_bytes=64 << 10),
+    "lora": Target(readers.read_lora, builders.lora_files, mutate.edit_gguf),
     "safetensors": Target(
         readers.read_safetensors, builders.safetensors_files, mutate.edit_safetensors
     ),
