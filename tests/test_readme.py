@@ -50,7 +50,8 @@ def test_commands_use_flags_that_exist():
     for line in lines:
         words = shlex.split(line, comments=True)
         flags = [word for word in words if word.startswith("--")]
-        text = edgellm(words[1], "--help")
+        command = words[1:3] if words[1] == "snapshots" else words[1:2]
+        text = edgellm(*command, "--help")
         assert [flag for flag in flags if flag not in text] == []
 
 
