@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import SnapshotIncompatible
 from edgellm.runtime.admission import admit
 from edgellm.runtime.claim import Claim
+from edgellm.runtime.found import Found
 from edgellm.runtime.keeper import Base, Held
 from edgellm.runtime.live import common_prefix
 from edgellm.runtime.settling import Start
-from edgellm.runtime.storing import Found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,13 +7,13 @@ a tier costs this model) and asks `policy/snapshots.py`.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotIncompatible, UsageError
 from edgellm.policy.snapshots import Choice, SnapshotFacts, choose, coarsest
+from edgellm.runtime.found import converted, own
 from edgellm.runtime.speeds import Speeds
 from edgellm.store.answers import Hit
 from edgellm.store.background import SnapshotWriter
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgellm.engines.base import Engine
+    from edgellm.runtime.found import Found
     from edgellm.runtime.loss import LossBook
     from edgellm.runtime.session import SessionOptions
     from edgellm.store.answers import Miss
     from edgellm.store.snapshots import SnapshotStore
-    from edgellm.store.state import Anchor, Fingerprint, KVState
+    from edgellm.store.state import Fingerprint, KVState
 
 ROUNDED: Final = (Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)
 
@@ -77,35 +78,6 @@ def make_storing(store: SnapshotStore, options: SessionOptions) -> Storing:
         losses=LossBook(cache_dir() / "losses") if options.snapshot_loss > 0 else None,
         speeds=Speeds(None if store.trouble else Ledger(store.root)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A state that can be restored.
-
-    Attributes:
-        state: as this engine takes it.
-        key, n_bytes, tier: of the file.
-        anchor: what a longer snapshot may lean on.
-        reason, code: for `SnapshotUse`.
-        changed: names of the soft fields that differ now.
-        find_s: time to look it up, read and check it.
-    """
-
-    state: KVState
-    key: str
-    n_bytes: int
-    tier: Tier
-    anchor: Anchor
-    reason: str
-    code: str
-    changed: tuple[str, ...]
-    find_s: float
-
-    def mixed(self, now: Fingerprint) -> Fingerprint:
-        """Return the fingerprint of what is made on top of this state: its rounding is of both."""
-        soft = {**dict(now.soft), **dict.fromkeys(self.changed, "mixed")}
-        return replace(now, soft=tuple(sorted(soft.items())))
 
 
 class Storing:
@@ -193,9 +165,7 @@ class Storing:
         self._note_sharing()
         self._note_damage()
         if isinstance(found, Hit):
-            changed = "; ".join(found.soft_changes)
-            reason = f"hit, rounding may differ ({changed})" if changed else "hit"
-            return _found(found, found.state, reason, "hit", perf_counter() - begun)
+            return own(found, perf_counter() - begun)
         if not self.allows_loss:
             return found
         for source in engine.relatives():
@@ -203,8 +173,7 @@ class Storing:
             if isinstance(other, Hit):
                 with suppress(SnapshotIncompatible, MemoryError):
                     state = engine.adapt(other.state, source)
-                    reason = f"converted from {_named(source, fingerprint)}: rounding differs"
-                    return _found(other, state, reason, "converted", perf_counter() - begun)
+                    return converted(other, state, source, fingerprint, perf_counter() - begun)
         return found
 
     def _note_sharing(self) -> None:
@@ -255,17 +224,3 @@ def free_bytes(root: Path) -> int | None:
     except OSError:
         return None
     return disk.free_bytes - disk.floor_bytes
-
-
-def _named(source: Fingerprint, now: Fingerprint) -> str:
-    """Name the fields in which a fingerprint differs, with its own values."""
-    here = dict(now.hard)
-    return ", ".join(f"{name} {value}" for name, value in source.hard if here.get(name) != value)
-
-
-def _found(hit: Hit, state: KVState, reason: str, code: str, find_s: float) -> Found:
-    info = hit.info
-    changed = tuple(change.partition(":")[0] for change in hit.soft_changes)
-    return Found(
-        state, info.key, info.n_bytes, info.tier, hit.anchor, reason, code, changed, find_s
-    )

@@ -1,0 +1,73 @@
+"""Found: a stored state that an engine can restore, its own or one that was laid out anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgellm.core import Tier
+    from edgellm.store.answers import Hit
+    from edgellm.store.state import Anchor, Fingerprint, KVState
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A state that can be restored.
+
+    Attributes:
+        state: as this engine takes it.
+        key, n_bytes, tier: of the file.
+        anchor: what a longer snapshot may lean on.
+        reason, code: for `SnapshotUse`.
+        changed: names of the soft fields that differ now.
+        find_s: time to look it up, read and check it.
+    """
+
+    state: KVState
+    key: str
+    n_bytes: int
+    tier: Tier
+    anchor: Anchor
+    reason: str
+    code: str
+    changed: tuple[str, ...]
+    find_s: float
+
+    def mixed(self, now: Fingerprint) -> Fingerprint:
+        """Return the fingerprint of what is made on top of this state: its rounding is of both."""
+        soft = {**dict(now.soft), **dict.fromkeys(self.changed, "mixed")}
+        return replace(now, soft=tuple(sorted(soft.items())))
+
+
+def own(hit: Hit, find_s: float) -> Found:
+    """Return what was saved under the engine's own fingerprint."""
+    changed = "; ".join(hit.soft_changes)
+    reason = f"hit, rounding may differ ({changed})" if changed else "hit"
+    return _found(hit, hit.state, reason, "hit", find_s)
+
+
+def converted(
+    hit: Hit, state: KVState, source: Fingerprint, now: Fingerprint, find_s: float
+) -> Found:
+    """Return what was saved under other settings, and laid out anew as `state`.
+
+    Args:
+        hit: as it was found.
+        state: as the engine takes it.
+        source: under which it was saved.
+        now: of the engine.
+        find_s: time to look it up, read, check and convert it.
+    """
+    here = dict(now.hard)
+    differing = [f"{name} {value}" for name, value in source.hard if here.get(name) != value]
+    reason = f"converted from {', '.join(differing)}: rounding differs"
+    return _found(hit, state, reason, "converted", find_s)
+
+
+def _found(hit: Hit, state: KVState, reason: str, code: str, find_s: float) -> Found:
+    info = hit.info
+    changed = tuple(change.partition(":")[0] for change in hit.soft_changes)
+    return Found(
+        state, info.key, info.n_bytes, info.tier, hit.anchor, reason, code, changed, find_s
+    )
