@@ -203,6 +203,7 @@ def test_a_damaged_snapshot_is_a_miss_and_the_same_answer(
     session, again = start(store=store)
     *events, done = session.stream(ask("Why?"))
     assert done.snapshot.reason.startswith("miss: ")
+    assert done.snapshot.code in {"corrupt", "unreadable"}
     assert (0, cold.decoded) == (done.usage.reused_tokens, again.decoded)
     if damage not in {"folder", "link"}:
         assert "corrupt" == done.snapshot.code
@@ -225,6 +226,7 @@ def test_a_state_the_engine_refuses_is_a_miss(start, ask, store, engine_types) -
     session, engine = start(store=store, engine_type=Refusing)
     done = session.generate(ask("Why?"))
     assert done.snapshot.reason.startswith("miss: the parts of the memory are others than here")
+    assert "restore_failed" == done.snapshot.code
     assert (0, cold.decoded) == (done.usage.reused_tokens, engine.decoded)
 
 
@@ -326,13 +328,14 @@ def test_a_snapshot_dropped_for_another_is_no_failure(start, ask, tmp_path) -> N
     assert not any(isinstance(event, Warn) for event in events)
 
 
+@pytest.mark.parametrize("tier", [Tier.EXACT, Tier.AUTO])
 def test_captured_before_the_suffix_written_after_the_first_token(
-    start, ask, tmp_path: Path
+    start, ask, tmp_path: Path, tier: Tier
 ) -> None:
     """Nothing is written before the reader has the first token and asks for the next."""
     order: list[Any] = []
     store = SnapshotStore(tmp_path / "store", fault=lambda step, path: order.append(step))
-    session, engine = start(store=store)
+    session, engine = start(store=store, options=SessionOptions(snapshot=tier))
     engine.log = order
     stream = session.stream(ask("Why?"))
     order.append(next(stream))
