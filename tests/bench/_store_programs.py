@@ -147,7 +147,7 @@ def warm(job: Job) -> dict[str, Any]:
         f"{kind}_restore_ms": timed(job.repeats, lambda k=kind: bench.restore(k), empty)  # type: ignore[misc]
         for kind in KINDS
     }
-    figures["set_data_ms"] = timed(job.repeats, lambda: engine._context.set_state(blob), empty)
+    figures["set_data_ms"] = timed(job.repeats, lambda: engine._context._set_state(blob), empty)
     figures["fingerprint_ms"] = timed(job.repeats, engine.fingerprint, empty)
     figures["suffix_ms"] = timed(
         job.repeats, lambda: engine.decode(bench.suffix), lambda: bench.restore("exact")
