@@ -21,6 +21,7 @@ from edgellm.core import (
     ModelInfo,
     Request,
     Sampling,
+    ShareOptions,
     SnapshotUse,
     Switch,
     Tier,
@@ -49,6 +50,7 @@ __all__ = [
     "ModelInfo",
     "Request",
     "Sampling",
+    "ShareOptions",
     "SnapshotUse",
     "Switch",
     "Tier",
@@ -79,6 +81,7 @@ def load(
     snapshot_turns: bool = False,
     snapshot_cap_bytes: int | None = None,
     snapshot_key: str | bytes | Callable[[], bytes] | None = None,
+    snapshot_share: ShareOptions | None = None,
     mode: str | Mode = Mode.PRIVATE,
     isolation: str = "none",
 ) -> LLM:
@@ -107,6 +110,8 @@ def load(
             or a tenth of the disk.
         snapshot_key: encrypts those files: 32 bytes, a function that returns them, `keyring` (the
             system's) or `file:PATH`; None leaves it to `EDGELLM_SNAPSHOT_ENCRYPT`.
+        snapshot_share: a Redis server where machines share snapshots; only in a mode that lets prompts
+            leave this process.
         mode: which routes a request may take; `private` and `offline` stay on this machine.
         isolation: where the engine runs; `none` is this process.
 
@@ -137,6 +142,7 @@ def load(
         snapshot_turns=snapshot_turns,
         snapshot_cap_bytes=snapshot_cap_bytes,
         snapshot_key=snapshot_key,
+        snapshot_share=snapshot_share,
         mode=mode,
         isolation=isolation,
     )

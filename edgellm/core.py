@@ -49,6 +49,25 @@ class Tier(str, enum.Enum):
     Q4 = "q4"
 
 
+@dataclass(frozen=True, slots=True)
+class ShareOptions:
+    """A place where machines share prefix snapshots, and how one of them uses it.
+
+    Attributes:
+        url: `redis://`, `rediss://` or `unix://`; it may hold a password and is never shown.
+        secret: what all machines that share the place know, at least 16 bytes; never shown.
+        trusted: whether this place may see prompts though it is another machine.
+        writes_back: put there what this machine makes, too.
+        max_bytes: larger snapshots are neither fetched nor sent.
+    """
+
+    url: str = field(repr=False)
+    secret: bytes = field(repr=False)
+    trusted: bool = False
+    writes_back: bool = False
+    max_bytes: int = 256 << 20
+
+
 def _number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise UsageError(f"{name} must be between {low:g} and {high:g}, not {value!r}")

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from edgellm.core import Message, Mode, Request, Sampling, Tier
+from edgellm.core import Message, Mode, Request, Sampling, ShareOptions, Tier
 from edgellm.engines.base import EngineSettings, FlashAttention
 from edgellm.errors import UsageError
 from edgellm.prompt.documents import system_message
@@ -168,6 +168,7 @@ def open_llm(
         snapshot_turns=bool(options["snapshot_turns"]),
         snapshot_cap_bytes=_bytes_or_none("snapshot_cap_bytes", options["snapshot_cap_bytes"]),
         snapshot_key=options["snapshot_key"],
+        snapshot_share=_share(options["snapshot_share"]),
         chat_template=options["chat_template"],
         mode=_member("mode", options["mode"], Mode),
         isolation=_one_of("isolation", options["isolation"], Isolation),
@@ -178,6 +179,12 @@ def open_llm(
 def _text(name: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{name} must be text, not {type(value).__name__}")
+
+
+def _share(value: object) -> ShareOptions | None:
+    if value is None or isinstance(value, ShareOptions):
+        return value
+    raise UsageError(f"snapshot_share must be ShareOptions, not {type(value).__name__}")
 
 
 def _adapters(value: object) -> tuple[tuple[str, float], ...]:

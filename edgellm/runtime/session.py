@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    from edgellm.core import Done, Event, Message, ModelInfo, Request, SnapshotUse, Tools
-    from edgellm.runtime.sharing import ShareOptions
+    from edgellm.core import Done, Event, Message, ModelInfo, Request, SnapshotUse, Tools, ShareOptions
     from edgellm.store.key_sources import KeySource
 
 Isolation = Literal["none"]

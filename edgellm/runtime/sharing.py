@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from edgellm.core import ShareOptions
 from edgellm.errors import UsageError
 from edgellm.fileio import open_regular
 from edgellm.paths import SHARE_SECRET_VARIABLE
 from edgellm.policy.permits import may_share
-from edgellm.store.sharing import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,25 +26,6 @@ if TYPE_CHECKING:
 _MAX_SECRET_BYTES: Final = 1 << 10
 _OPEN_TO_OTHERS: Final = 0o077
 _MAKE_ONE: Final = "make one: (umask 077; openssl rand -hex 32 > FILE), the same for all machines"
-
-
-@dataclass(frozen=True, slots=True)
-class ShareOptions:
-    """Which shared tier a session uses, and how.
-
-    Attributes:
-        url: `redis://`, `rediss://` or `unix://`; it may hold a password and is never shown.
-        secret: what all machines that share the place know, at least 16 bytes; never shown.
-        trusted: whether this place may see prompts though it is another machine.
-        writes_back: put there what this machine makes, too.
-        max_bytes: larger snapshots are neither fetched nor sent.
-    """
-
-    url: str = field(repr=False)
-    secret: bytes = field(repr=False)
-    trusted: bool = False
-    writes_back: bool = False
-    max_bytes: int = MAX_VALUE_BYTES
 
 
 def open_shared(root: Path, options: ShareOptions, mode: Mode, **how: Any) -> ReadThroughStore:

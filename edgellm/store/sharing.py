@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from edgellm.store.remote import RemoteTier, Seals
     from edgellm.store.state import Fingerprint
 
-MAX_VALUE_BYTES: Final = 256 << 20
 _FIRST_PIECE_BYTES: Final = 256 << 10  # small: it tells how fast the rest will come
 _PIECE_BYTES: Final = 8 << 20
 
@@ -76,7 +75,7 @@ class SharedTier:
         seals: Seals,
         *,
         refusal: Callable[[], str],
-        max_bytes: int = MAX_VALUE_BYTES,
+        max_bytes: int,
         writes_back: bool = False,
     ) -> None:
         self._files, self._place, self._seals = files, place, seals

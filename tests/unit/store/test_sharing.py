@@ -61,7 +61,7 @@ def place() -> Place:
 @pytest.fixture
 def share(place: Place) -> Callable[..., SharedTier]:
     def make(store: SnapshotStore, **options: Any) -> SharedTier:
-        options = {"refusal": lambda: "", "writes_back": True} | options
+        options = {"refusal": lambda: "", "writes_back": True, "max_bytes": 1 << 20} | options
         secret = options.pop("secret", b"a secret of some length")
         return SharedTier(store._files, place, Seals(secret), **options)
 
