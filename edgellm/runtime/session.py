@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
 
-    from edgellm.core import Done, Event, Message, ModelInfo, Request, SnapshotUse, Tools, ShareOptions
+    from edgellm.core import (
+        Done,
+        Event,
+        Message,
+        ModelInfo,
+        Request,
+        ShareOptions,
+        SnapshotUse,
+        Tools,
+    )
     from edgellm.store.key_sources import KeySource
 
 Isolation = Literal["none"]
