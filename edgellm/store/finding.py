@@ -63,7 +63,9 @@ def find(
         found = read_snapshot(path, accept, open_file=files.opened, landing=landing)
     except (SnapshotError, OSError, MemoryError) as err:
         if isinstance(err, FileNotFoundError) and files.is_kept_plain(digest, ids):
-            return Miss("incompatible: kept plain, and this store is used with a key", "incompatible")
+            return Miss(
+                "incompatible: kept plain, and this store is used with a key", "incompatible"
+            )
         return _miss(path, err, keep_damaged=keep_damaged)
     if found.token_ids != ids:  # the hash found it, the tokens decide
         return Miss("incompatible: other tokens under this name", "foreign_tokens")
