@@ -22,10 +22,16 @@ _COARSEST_LAST: Final = (Tier.EXACT, Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)
 
 
 class Held:
-    """Which tier's numbers are in the memory, and from which cut on."""
+    """Which tier's numbers are in the memory, and from which cut on.
+
+    Attributes:
+        is_converted: whether it began with a state of other settings: nothing of it is kept, because
+            its file would promise what it does not hold.
+    """
 
     def __init__(self) -> None:
         self._tiers: dict[int, Tier] = {}
+        self.is_converted = False
 
     def put(self, cut: int, tier: Tier) -> None:
         """Note that everything before a cut was rounded so."""
@@ -34,6 +40,7 @@ class Held:
     def keep(self, n_tokens: int) -> None:
         """Forget what came after the first `n_tokens`."""
         self._tiers = {n: held for n, held in self._tiers.items() if n <= n_tokens}
+        self.is_converted = self.is_converted and n_tokens > 0
 
     @property
     def tier(self) -> Tier:
@@ -113,6 +120,9 @@ class Keeper:
         # Cut at its base whether that is on the disk by now or not: the rounding must not depend on it.
         kept = pack_state(state, choice.tier, base.n_tokens)
         is_packed = isinstance(kept, PackedState)
+        if not is_packed and self._held.tier is not Tier.EXACT:
+            why = "it rests on rounded rows and has none that can be rounded"
+            return Kept(None, replace(choice, keep=False, reason=why))
         if isinstance(kept, PackedState):
             self._engine.restore(unpack_state(kept, state))
             self._held.put(len(tokens), kept.tier)

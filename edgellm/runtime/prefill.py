@@ -145,10 +145,12 @@ class Prefiller:
         try:
             state = engine.capture()
             kept = None
-            if storing is not None and len(live.tokens) >= self._min_tokens:
+            held = self._starting.held
+            is_kept = not held.is_converted and len(live.tokens) >= self._min_tokens
+            if storing is not None and is_kept:
                 fingerprint = self._fingerprint or engine.fingerprint()
                 name = text_name(live.text, live.cuts, live.controls)
-                keeper = Keeper(engine, storing, self._starting.held)
+                keeper = Keeper(engine, storing, held)
                 kept = keeper.keep(fingerprint, live.tokens, state, self._starting.base, name)
                 if kept.unsaved is not None:
                     key = storing.store.key(fingerprint, live.tokens)

@@ -114,7 +114,7 @@ class Starting:
     def _keeping(self, start: Start, prompt: Prompt, n_base: int) -> Start:
         """Let the turn that follows be kept as well, where turns are."""
         storing = self._storing
-        if storing is None or not self._keeps_turns:
+        if storing is None or not self._keeps_turns or self.held.is_converted:
             return start
         fingerprint = self._engine.fingerprint()
         base = self._base_at(storing, fingerprint, prompt, n_base)
@@ -159,7 +159,7 @@ class Starting:
         ends = self.segments(prompt)
         keeps = frozenset(end for end in ends if end > at and end >= self._min_tokens)
         took_s = perf_counter() - begun
-        keeps = frozenset() if start.code == "converted" else keeps
+        keeps = frozenset() if self.held.is_converted else keeps
         return replace(start, restore_s=took_s, keeps=keeps, release=release)
 
     def _claimed(
@@ -219,6 +219,7 @@ class Starting:
         storing.speeds.note_restored(found.n_bytes, found.find_s + perf_counter() - begun)
         self._forget(0)
         self.held.put(n, found.tier)
+        self.held.is_converted = found.code == "converted"
         self.ends = (n,)
         part = f": {n} of {prompt.n_prefix} tokens" if n < prompt.n_prefix else ""
         part = ": continues the conversation" if n > prompt.n_prefix else part
