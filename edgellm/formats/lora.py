@@ -10,6 +10,7 @@ give NaN, or to be skipped without a word.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from edgellm.errors import ModelCorrupt, ModelUnsupported
 from edgellm.formats.gguf import FLOAT32, read_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from os import PathLike
 
     from edgellm.formats.gguf import GgufHeader, TensorInfo
@@ -26,8 +28,26 @@ ACTIVATED: Final = "adapter.alora.invocation_tokens"
 TYPES: Final = ("f32", "f16", "bf16", "q8_0")
 """What `convert_lora_to_gguf.py` writes."""
 
+# What the graphs multiply with directly, adapters or not: in any architecture, and in some. Measured
+# on a model of every kind of memory; the compressed attention's (MLA) from src/models/*.cpp.
+_SKIPPED: Final = re.compile(
+    r"(^|\.)(ssm_(conv1d|a|d|norm)|shortconv\.conv|attn_[kv]_b|indexer\.\w+|time_mix_[wavg][12]|"
+    r"(time|channel)_mix_lerp_\w+|(output_)?hc_\w+|\w+_ape)(\.weight)?$"
+)
+_SKIPPED_IN: Final = {
+    **dict.fromkeys(
+        ("bailingmoe3", "deepseek2", "kimi-k3", "kimi-linear", "plm"),
+        re.compile(r"\.attn_(q|q_a|q_b|kv_a_mqa|kv_b)\.weight$"),
+    ),
+    **dict.fromkeys(
+        ("deepseek32", "dots3note", "glm-dsa", "glm5-next", "hy-v4", "minicpm3"),
+        re.compile(r"\.attn_(q_a|q_b|kv_a_mqa|kv_b)\.weight$"),
+    ),
+    "deepseek4": re.compile(r"^output\.weight$"),
+}
 _ENDS: Final = (".lora_a", ".lora_b")
 _NORM: Final = "_norm.weight"
+_NOTHING: Final = re.compile(r"(?!)")
 _EMBEDDING: Final = "token_embd.weight"
 _OUTPUT: Final = "output.weight"
 _WRONG_MODEL: Final = "use the model that the adapter was trained on"
@@ -75,12 +95,33 @@ def checked_lora(path: str | PathLike[str], model: GgufHeader) -> tuple[GgufHead
     there = {tensor.name: tensor for tensor in model.tensors}
     for name, (a, b) in pairs.items():
         _check_pair(header, there, name, a, b)
-    n_norms = sum(tensor.name.endswith(_NORM) for tensor in header.tensors)
-    warnings: tuple[str, ...] = ()
-    if n_norms:
-        said = f"{n_norms} norms in the adapter {header.path} are not used: llama.cpp skips them"
-        warnings = (said,)
+    warnings = _skipped(header, str(model.metadata["general.architecture"]), pairs)
     return header, LoraInfo(header.path, alpha, tuple(sorted(pairs)), header.file_bytes, warnings)
+
+
+def _skipped(header: GgufHeader, architecture: str, pairs: Iterable[str]) -> tuple[str, ...]:
+    """Return what to warn of in an adapter of which the engine uses a part only.
+
+    Raises:
+        ModelUnsupported: it uses nothing of it.
+    """
+    own = _SKIPPED_IN.get(architecture, _NOTHING)
+    names = list(pairs)
+    left = [name for name in names if _SKIPPED.search(name) or own.search(name)]
+    if len(left) == len(names):
+        raise ModelUnsupported(
+            f"llama.cpp would use none of its {len(names)} pairs of matrices, such as for "
+            f"{left[0]!r}: the adapter would change nothing",
+            path=header.path,
+            hint="merge it into the checkpoint and convert that",
+        )
+    norms = [tensor.name for tensor in header.tensors if tensor.name.endswith(_NORM)]
+    return tuple(
+        f"{len(unused)} {what} in the adapter {header.path} are not used: llama.cpp skips "
+        f"{unused[0]!r} and the like"
+        for what, unused in ((f"of {len(names)} pairs", left), ("norms", norms))
+        if unused
+    )
 
 
 def _check_kind(header: GgufHeader, model: GgufHeader) -> None:

@@ -16,9 +16,11 @@ from edgellm.errors import (
     DoesNotFit,
     ModelCorrupt,
     ModelNotFound,
+    ModelUnsupported,
     SnapshotIncompatible,
     UsageError,
 )
+from edgellm.formats.gguf import read_header
 from edgellm.formats.lora import checked_lora
 
 F32: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
@@ -240,3 +242,35 @@ def test_norms_that_are_skipped_are_warned_of(open_tiny, made, tmp_path):
     path = str(whole.write(tmp_path / "norms.gguf"))
     engine = open_tiny("llama", adapters=((path, 1.0),))
     assert any("1 norms in the adapter" in said for said in engine.model.warnings)
+
+
+@pytest.mark.parametrize("name", ["deepseek2", "mamba", "rwkv7", "lfm2", "deepseek4", "qwen4exp"])
+def test_every_matrix_not_said_to_be_skipped_changes_the_logits(
+    open_tiny, tokens, tiny_models, made, name
+):
+    """One matrix at a time: the table of names against the engine."""
+    header = read_header(tiny_models / f"tiny-{name}.gguf")
+    base = open_tiny(name).decode(tokens(100)).copy()
+    seen = set()
+    for target in (t.name for t in header.tensors if len(t.shape) > 1):
+        kind = target.split(".", 2)[-1]
+        if kind in seen:
+            continue
+        seen.add(kind)
+        adapters = ((made(name, endings=(target,), size=0.5)[0], 1.0),)
+        try:
+            engine = open_tiny(name, adapters=adapters)
+        except ModelUnsupported:  # it says that the adapter would change nothing
+            continue
+        except ModelCorrupt:  # of the embedding, or a weight that the library reshapes
+            assert target.startswith(("token_embd", "blk.0.attn_output_a", "blk.1.attn_output_a"))
+            continue
+        assert not np.array_equal(base, engine.decode(tokens(100))), target
+        engine.close()
+
+
+def test_an_adapter_used_in_part_is_warned_of(open_tiny, made):
+    """The queries of compressed attention are multiplied with directly."""
+    path, _ = made("deepseek2", endings=("attn_q_a.weight", "attn_output.weight"))
+    said = open_tiny("deepseek2", adapters=((path, 1.0),)).model.warnings
+    assert any("3 of 6 pairs in the adapter" in phrase for phrase in said)
