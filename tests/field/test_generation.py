@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edgellm.core import Done, Message, Request, Tier, Token
 from edgellm.engines.base import EngineSettings
-from edgellm.runtime import local
+from edgellm.runtime import answering
 from edgellm.runtime.local import LocalSession, open_session
 from edgellm.runtime.session import SessionOptions
 
@@ -73,7 +73,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
         data = text.encode() if isinstance(text, str) else text
         tokens = [FIRST_BYTE + byte for byte in data] + list(ends or (() if cycle else (EOS,)))
 
-        class Scripted(local.Sampler):
+        class Scripted(answering.Sampler):
             """Goes through the script instead of the logits."""
 
             def __init__(self, *args: object) -> None:
@@ -88,7 +88,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Say:
                 assert np.isfinite(logits).all()
                 return next(self._script)
 
-        monkeypatch.setattr(local, "Sampler", Scripted)
+        monkeypatch.setattr(answering, "Sampler", Scripted)
 
     return script
 
