@@ -11,18 +11,25 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgellm.cli.app import main
+from edgellm.core import Done, Message, Request, Sampling, Tier, Warn
+from edgellm.engines.base import EngineSettings
+from edgellm.runtime.local import LocalSession, open_session
+from edgellm.runtime.session import SessionOptions
 
 HERE = Path(__file__).resolve().parent
 MARKER = "FIELD_MARKER_EXECUTED"
 TIME_LIMIT_S = 20  # 5 s of work on a quiet machine, and a start on a busy one
 MEMORY_LIMIT_BYTES = 4_000_000 * 1024
+RULES = "Always answer in rhyme, and mention the sea at least once. " * 12
+FLAGS = ("--temperature", 0, "--threads", 1, "-n", 6, "--ctx", 1024, "--snapshot", "exact")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -38,6 +45,21 @@ class Called:
 
 
 Call = Callable[..., Called]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an answer came with: its text, and what became of snapshots."""
+
+    text: str
+    code: str
+    n_reused: int
+    n_prompt: int
+    warnings: tuple[str, ...]
+
+
+Answer = Callable[..., Told]
+Open = Callable[..., LocalSession]
 
 
 @pytest.fixture(scope="session")
@@ -129,6 +151,64 @@ def call_edgellm(
         return Called(code, out, err, cpu_s)
 
     return call
+
+
+@pytest.fixture
+def answer(call_edgellm: Call) -> Answer:
+    """Return a function that asks a model something by the command, which opens it anew each time.
+
+    It runs here, or where `run` has it run; without a system prompt where `system` is None.
+    """
+
+    def ask_once(
+        model: Path,
+        *flags: object,
+        system: str | None = RULES,
+        run: Callable[..., Any] = call_edgellm,
+    ) -> Told:
+        given = () if system is None else ("--system", system)
+        done = run("run", model, "Hello", *given, "--json", *FLAGS, *flags)
+        assert done.returncode == 0, done.stderr
+        lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+        warnings = tuple(line["message"] for line in lines if line["type"] == "warning")
+        last, usage = lines[-1], lines[-1]["usage"]
+        code = last["snapshot"]["code"]
+        return Told(last["text"], code, usage["reused_tokens"], usage["prompt_tokens"], warnings)
+
+    return ask_once
+
+
+@pytest.fixture
+def open_keeping() -> Iterator[Open]:
+    """Return a function that opens a session which keeps what it reads, unless options say otherwise."""
+    opened: list[LocalSession] = []
+
+    def open_one(path: Path, **options: Any) -> LocalSession:
+        given = {"snapshot": Tier.EXACT, "n_ctx": 1024} | options
+        opened.append(open_session(path, SessionOptions(EngineSettings(n_threads=1), **given)))
+        return opened[-1]
+
+    yield open_one
+    for session in opened:
+        session.close()
+
+
+@pytest.fixture
+def ask_in() -> Answer:
+    """Return a function that asks a session for the next turn, and waits for what is written."""
+
+    def ask(session: LocalSession, system: str, *turns: str, n: int = 6) -> Told:
+        roles = ("user", "assistant")
+        messages = [Message(roles[i % 2], text) for i, text in enumerate(turns)]
+        first = Message("system", system)
+        *events, done = session.stream(Request((first, *messages), n, sampling=Sampling(0)))
+        assert isinstance(done, Done)
+        assert session._writer is None or session._writer.settle(60)
+        warnings = tuple(event.message for event in events if isinstance(event, Warn))
+        usage, code = done.usage, done.snapshot.code
+        return Told(done.text, code, usage.reused_tokens, usage.prompt_tokens, warnings)
+
+    return ask
 
 
 def _limit_memory(n_bytes: int) -> None:
