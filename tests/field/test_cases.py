@@ -1,4 +1,4 @@
-"""The field log's cases of conversion, loading, generation and command line: a test each, or a reason.
+"""The field log's cases, of the areas that are built by now: a test each, or a reason.
 
 A name is `file::function` below tests/; that each exists is what is tested here, that it holds is
 its own business.
@@ -152,6 +152,113 @@ TESTED: dict[str, tuple[str, ...]] = {
         "unit/hw/test_cpu.py::test_quota_of_version_2",
         "unit/hw/test_cpu.py::test_a_group_of_version_1_below_the_root_counts",
     ),
+    "F-PC-01": (
+        "field/test_reuse.py::test_what_is_called_reused_was_not_decoded",
+        "unit/runtime/test_local.py::test_off_cold_and_warm_are_the_same_bits",
+        "e2e/test_same_bits.py::test_off_cold_and_warm_are_equal",
+        "e2e/test_why.py::test_settings_that_differ",
+    ),
+    "F-PC-02": (
+        "field/test_snapshots.py::test_damaged_copies_poison_no_session",
+        "field/test_snapshots.py::test_every_damaged_copy_is_a_clean_miss",
+        "attacks/test_snapshots.py::test_every_damaged_copy_of_the_generator_is_a_clean_miss",
+        "unit/engines/test_memory.py::test_failed_restores_leave_nothing_behind",
+        "e2e/test_snapshot_damage.py::test_five_hundred_failed_restores_poison_nothing",
+    ),
+    "F-PC-03": (
+        "field/test_snapshots.py::test_one_byte_of_the_weights_is_another_model",
+        "unit/store/test_snapshots.py::test_every_hard_field_separates_and_soft_ones_are_told",
+        "unit/engines/test_llamacpp.py::test_fingerprint_names_what_changes_numbers",
+        "e2e/test_why.py::test_fields_that_differ",
+        "e2e/test_lora.py::test_the_model_and_its_adapters_share_no_snapshot",
+    ),
+    "F-PC-04": (
+        "field/test_snapshots.py::test_what_is_no_snapshot_under_its_name",
+        "field/test_snapshots.py::test_nothing_is_kept_of_nothing",
+        "field/test_snapshots.py::test_a_store_that_is_gone_leaves_the_session_warm",
+        "e2e/test_private_store.py::test_what_is_planted_in_a_snapshots_place_is_never_used",
+        "e2e/test_private_store.py::test_a_warm_session_survives_what_is_planted",
+    ),
+    "F-PC-05": (
+        "field/test_reuse.py::test_half_a_line_then_the_whole_line",
+        "field/test_reuse.py::test_other_spellings_are_other_prompts",  # prompts/03, prompts/14
+        "field/test_prompts.py::test_tokens_at_a_seam_are_compared_and_not_texts",
+        "field/test_templates.py::test_a_stale_clock_is_never_reused",  # templates/01, templates/02
+        "field/test_templates.py::test_a_day_in_a_template_keeps_what_stands_before_it",
+        "unit/runtime/test_local_chat.py::test_tokens_that_were_generated_stay_as_they_are",
+        "e2e/test_boundaries.py::test_pairs_that_merge_at_the_seam_are_cut_before_it",
+    ),
+    "F-PC-06": (
+        "e2e/test_many_processes.py::test_a_file_that_is_being_written_is_not_read",
+        "e2e/test_many_processes.py::test_one_process_reads_the_prompt_for_all",
+        "crash/test_store_shared.py::test_mixed_work_of_many_processes",
+        "unit/test_fileio.py::test_a_fault_at_any_step_leaves_old_or_new",
+    ),
+    "F-PC-07": (
+        "field/test_storage.py::test_a_store_on_a_disk_too_small",
+        "field/test_snapshots.py::test_every_damaged_copy_is_a_clean_miss",
+        "field/test_snapshots.py::test_damage_behind_a_shorter_prefix_is_told",
+        "e2e/test_many_processes.py::test_a_write_that_fails_leaves_nothing",
+        "crash/test_store_faults.py::test_a_save_that_fails_anywhere_is_skipped",
+    ),
+    "F-PC-08": (
+        "field/test_snapshots.py::test_a_snapshot_is_as_long_as_its_prompt",
+        "e2e/test_relayout.py::test_a_snapshot_of_one_context_length_serves_every_other",
+    ),
+    "F-PC-09": (
+        "field/test_reuse.py::test_prefixes_longer_than_the_window",
+        "e2e/test_same_bits.py::test_off_cold_and_warm_are_equal",  # gemma 3 among them
+        "unit/engines/test_memory.py::test_a_window_whose_ring_came_round_is_not_cut",
+    ),
+    "F-PC-10": (
+        "field/test_reuse.py::test_rounds_of_two_prompts",
+        "unit/engines/test_walk.py::test_any_walk_ends_where_the_calls_that_are_left_end",
+        "e2e/test_turns.py::test_another_conversation_in_between_changes_nothing",
+    ),
+    "F-PC-11": (
+        "field/test_reuse.py::test_thoughts_that_the_template_cuts_out",
+        "unit/runtime/test_local_turns.py::test_thinking_that_is_cut_out_leaves_the_older_turns",
+    ),
+    "F-ST-01": (
+        "field/test_storage.py::test_a_conversion_killed_at_any_moment",
+        "field/test_storage.py::test_a_conversion_onto_a_disk_that_becomes_full",
+        "field/test_storage.py::test_a_conversion_onto_a_disk_too_small",
+        "e2e/test_convert_process.py::test_killed_at_ten_random_points_no_file_has_the_name",
+        "unit/runtime/test_tether.py::test_a_conversion_killed_during_the_proof_leaves_no_process",
+    ),
+    "F-ST-02": (
+        "e2e/test_many_processes.py::test_a_user_without_a_home_gets_answers",
+        "field/test_storage.py::test_a_home_that_cannot_be_made",
+        "unit/test_paths.py::test_without_the_variable_the_platform_decides",
+        "unit/test_paths.py::test_a_user_without_a_home_has_a_folder_that_cannot_be_made",
+    ),
+    "F-ST-03": (
+        "e2e/test_many_processes.py::test_a_folder_that_cannot_be_written_is_read",
+        "e2e/test_many_processes.py::test_a_read_only_mount_is_read",
+        "field/test_storage.py::test_nothing_is_written_next_to_a_model",
+    ),
+    "F-ST-04": (
+        "e2e/test_many_processes.py::test_locks_that_do_not_work_cost_no_answer",
+        "e2e/test_many_processes.py::test_a_killed_owner_does_not_block",
+        "unit/store/test_flight.py::test_a_lock_that_never_answers_is_given_up",
+        "unit/store/test_place.py::test_a_network_folder_is_left_alone",
+    ),
+    "F-ST-05": (
+        "unit/catalog/test_download.py::test_a_cut_transfer_goes_on_by_itself",
+        "unit/catalog/test_download.py::test_a_server_that_ignores_ranges_sends_it_anew",
+        "unit/catalog/test_download.py::test_wrong_content_is_deleted_and_said",  # 0 bytes as well
+        "unit/catalog/test_download.py::test_a_damaged_part_is_deleted_once_and_not_kept_for_ever",
+        "unit/catalog/test_hub.py::test_too_small_a_disk_is_told_before_the_weights",
+        "unit/catalog/test_hub.py::test_offline_opens_no_connection",
+    ),
+    "F-ST-06": (
+        "field/test_storage.py::test_two_processes_stay_below_the_cap",
+        "crash/test_store_shared.py::test_two_processes_stay_below_a_cap_of_20_mb",
+        "crash/test_store_shared.py::test_a_small_disk_is_never_filled",
+        "e2e/test_many_processes.py::test_snapshots_stay_below_their_limit",
+        "unit/store/test_eviction.py::test_what_is_in_use_stays_with_its_base",
+        "unit/store/test_eviction.py::test_temporaries_of_the_dead_are_orphans",
+    ),
     "F-PK-04": ("field/test_command_line.py::test_the_end_of_a_program_is_silent",),
 }
 REASONS = {
@@ -163,6 +270,8 @@ WANTED = (
     *(f"F-LD-{n:02}" for n in range(1, 11)),
     *(f"F-GN-{n:02}" for n in range(1, 11)),
     *(f"F-CL-{n:02}" for n in range(1, 6)),
+    *(f"F-PC-{n:02}" for n in range(1, 12)),
+    *(f"F-ST-{n:02}" for n in range(1, 7)),
     "F-MM-03",
     "F-MM-06",
     "F-MM-09",
