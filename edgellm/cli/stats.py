@@ -64,5 +64,7 @@ def print_stats(done: Done, facts: SessionFacts, first_token_age_s: float | None
         ("settings", settings),
         ("kernels", facts.kernels),
     ]
+    if facts.shared:
+        pairs.append(("shared tier", facts.shared))
     render.write_err("\n")
     render.facts(pairs, to_stderr=True)

@@ -81,6 +81,7 @@ class LocalSession:
         block = engine.snapshot_block() or ("" if store is None else store.off)
         kept = None if block or self.options.snapshot is Tier.OFF else store
         storing = None if kept is None else make_storing(kept, self.options)
+        self._store = kept
         self._writer = None if storing is None else storing.writer
         keeps_turns = self.options.snapshot_turns
         self._prompting = Prompting(
@@ -160,6 +161,7 @@ class LocalSession:
             flash_attention=facts.flash_attention,
             kernels=isa(),
             load_ms=self.load_ms,
+            shared="" if self._store is None else self._store.exchanged,
         )
 
     def stream(self, request: Request) -> Iterator[Event]:
@@ -231,6 +233,8 @@ class LocalSession:
             self._closed = True
             if self._writer is not None:
                 self._writer.close()
+            if self._store is not None:
+                self._store.close()
             self.engine.close()
 
     def __enter__(self) -> LocalSession:

@@ -79,6 +79,7 @@ class SessionFacts(Wire):
         flash_attention: `on` or `off`, as resolved.
         kernels: which kernel row the store uses.
         load_ms: time to open the model.
+        shared: what was exchanged with a shared tier so far, or "".
     """
 
     engine: str
@@ -90,6 +91,7 @@ class SessionFacts(Wire):
     flash_attention: str
     kernels: str
     load_ms: float
+    shared: str = ""
 
 
 class Session(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import DoesNotFit, SnapshotCorrupt, SnapshotIncompatible
 from edgellm.store.files import OpenFile
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from edgellm.store.files import Files
     from edgellm.store.header import SnapshotHeader
     from edgellm.store.state import Fingerprint
+
+
+WAIT_S: Final = 1.0
+"""How long somebody who waits for an answer is kept by other processes that are saving."""
 
 
 def adopt(
@@ -56,15 +60,16 @@ def adopt(
         if not serves(header.tier, tier):
             raise SnapshotIncompatible(f"kept as {header.tier.value}, {tier.value} is asked")
 
-    if read_snapshot(path, accept, open_file=opened).token_ids != ids:
+    snapshot = read_snapshot(path, accept, open_file=opened)
+    if snapshot.token_ids != ids:
         raise SnapshotIncompatible("other tokens than those asked for")
-    with files.room.made(len(content)) as refused:
+    with files.room.made(len(content), snapshot.paths[1:], wait_s=WAIT_S) as refused:
         if refused is not None:
             raise DoesNotFit(refused.reason, need_bytes=len(content))
         make_folder(path.parent, files.fault)
         with files.writer(path) as out:
             out.write(content)
-    files.room.used((path,))
+    files.room.used(snapshot.paths)
 
 
 def plain_bytes(files: Files, path: Path, max_bytes: int) -> bytearray:

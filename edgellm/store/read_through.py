@@ -73,6 +73,15 @@ class ReadThroughStore(SnapshotStore):
             writes_back=writes_back,
         )
 
+    @property
+    def exchanged(self) -> str:
+        """Say what went to and came from the shared tier."""
+        return str(self.shared.exchanged)
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self.shared.close()
+
     def longest(
         self,
         fingerprint: Fingerprint,

@@ -92,12 +92,15 @@ class Room:
         return disk_of(self.root).cap_bytes if self._cap_bytes is None else self._cap_bytes
 
     @contextlib.contextmanager
-    def made(self, n_bytes: int, keep: Collection[Path] = ()) -> Iterator[Skipped | None]:
+    def made(
+        self, n_bytes: int, keep: Collection[Path] = (), wait_s: float | None = None
+    ) -> Iterator[Skipped | None]:
         """Make room for a file and keep others from writing until it is written.
 
         Args:
             n_bytes: of the file, at most.
             keep: snapshots that must not go for it, such as the one that it leans on.
+            wait_s: how long to wait for other processes; None waits as long as the room says.
 
         Yields:
             None, or why it is not to be written.
@@ -106,7 +109,7 @@ class Room:
         if refused is not None:
             yield refused
             return
-        lease = self.locks.take(LOCK_NAME, self._wait_s)
+        lease = self.locks.take(LOCK_NAME, self._wait_s if wait_s is None else wait_s)
         if lease is None:
             yield Skipped("other processes are saving")
             return

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import DoesNotFit, FetchError, SnapshotError
+from edgellm.errors import DoesNotFit, FetchError, SnapshotError, SnapshotIncompatible
 from edgellm.store import names
 from edgellm.store.adopting import adopt, plain_bytes
 from edgellm.store.chain import MAX_LINKS, BaseMissing
 from edgellm.store.remote import SEAL_BYTES
+from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,6 +52,12 @@ class Exchanged:
     n_sent: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+
+    def __str__(self) -> str:
+        """Return one line for `--stats`."""
+        came = f"{self.n_fetched} came ({format_bytes(self.bytes_in)})"
+        sent = f"{self.n_sent} sent ({format_bytes(self.bytes_out)})"
+        return f"asked {self.n_asked}, {came}, {self.n_refused} refused, {sent}"
 
 
 class SharedTier:
@@ -169,11 +176,8 @@ class SharedTier:
         n_bytes = self._place.size(name)
         if n_bytes is None:
             return False
-        value = self._transfer(name, n_bytes, deadline_s)
-        if value is None:
-            self._count(n_refused=1)
-            return False
         try:
+            value = self._transfer(name, n_bytes, deadline_s)
             content = self._seals.open(name, value)
             try:
                 adopt(self._files, fingerprint, ids, content, tier)
@@ -190,10 +194,15 @@ class SharedTier:
         self._count(n_fetched=1)
         return True
 
-    def _transfer(self, name: str, n_bytes: int, deadline_s: float) -> memoryview | None:
-        """Read a value piece by piece; None when it is too large, too slow, or changes meanwhile."""
+    def _transfer(self, name: str, n_bytes: int, deadline_s: float) -> memoryview:
+        """Read a value piece by piece.
+
+        Raises:
+            SnapshotIncompatible: it is too large, too slow, or changes meanwhile.
+            MemoryError: there is no room for it.
+        """
         if not SEAL_BYTES < n_bytes <= self._max_bytes:
-            return None
+            raise SnapshotIncompatible(f"a value of {n_bytes} bytes")
         value, got, started_s = bytearray(n_bytes), 0, perf_counter()
         while got < n_bytes:
             piece = self._place.read(
@@ -205,5 +214,5 @@ class SharedTier:
             now_s = perf_counter()
             left_s = (now_s - started_s) * (n_bytes - got) / max(got, 1)
             if not piece or now_s + left_s > deadline_s:
-                return None
+                raise SnapshotIncompatible(f"{got} of {n_bytes} bytes came in time")
         return memoryview(value)

@@ -264,6 +264,14 @@ class SnapshotStore:
         """
         return self._room.prune(max_bytes)
 
+    @property
+    def exchanged(self) -> str:
+        """Say what went to and came from a shared tier; "" for a store without one."""
+        return ""
+
+    def close(self) -> None:
+        """Give back what is open beyond the files; calling it again does nothing."""
+
     def entries(self) -> Iterator[SnapshotInfo]:
         """Give every snapshot with a good header, ordered by folder and name.
 

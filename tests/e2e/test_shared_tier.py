@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ class Home:
     """One machine: a home of its own, the same model and secret."""
 
     def __init__(self, folder: Path, model: Path, url: str) -> None:
-        self.folder, self._model, self._url = folder, model, url
+        self.folder, self._model, self.url = folder, model, url
         folder.mkdir()
         self.secret = folder / "secret"
         self.secret.write_text("5" * 64, encoding="ascii")
@@ -31,7 +34,7 @@ class Home:
         command = [sys.executable, "-m", "edgellm", "run", str(self._model), "Hello"]
         command += ["--system", SYSTEM, "--temperature", "0", "-n", "4", "--json", "--mode", mode]
         if share:
-            command += ["--snapshot-share", self._url, "--snapshot-share-write"]
+            command += ["--snapshot-share", self.url, "--snapshot-share-write"]
         child = subprocess.run(
             [*command, *more],
             env=os.environ
@@ -45,6 +48,45 @@ class Home:
         assert lines, child.stderr
         said = [line["message"] for line in lines if line["type"] == "warning"]
         return lines[-1] | {"said": said, "exit": child.returncode}
+
+
+class CuttingProxy:
+    """Stands between a client and the server, which it kills once so many bytes have come from it."""
+
+    def __init__(self, server: Any, path: Path, *, after_bytes: int) -> None:
+        self._server, self._left = server, after_bytes
+        self._path = path
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return f"unix://{self._path}"
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+
+    def _serve(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return
+        with client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(self._server.url.removeprefix("unix://"))
+            while self._left > 0:
+                for ready in select.select([client, server], [], [])[0]:
+                    content = ready.recv(1 << 14)
+                    if not content:
+                        return
+                    if ready is server:
+                        content = content[: self._left]
+                        self._left -= len(content)
+                    (client if ready is server else server).sendall(content)
+            self._server.kill()
 
 
 @pytest.fixture
@@ -118,6 +160,24 @@ def test_a_server_that_dies_costs_one_prefill(homes: tuple[Home, Home], redis_se
     assert second["exit"] == 0
     assert second["usage"]["reused_tokens"] == 0
     assert any("not shared" in said for said in second["said"])
+    third = there.run()
+    assert third["usage"]["reused_tokens"] > 500
+    assert first["text"] == second["text"] == third["text"]
+
+
+def test_a_server_that_dies_in_the_middle_costs_one_prefill(
+    homes: tuple[Home, Home], redis_server: Any, tmp_path: Path
+) -> None:
+    """The connection ends inside a value: the prompt is read once, with the same answer."""
+    here, there = homes
+    first = here.run()
+    with CuttingProxy(redis_server, tmp_path / "proxy", after_bytes=100_000) as url:
+        there.url = url
+        second = there.run()
+    assert second["exit"] == 0
+    assert second["usage"]["reused_tokens"] == 0
+    assert any("not shared" in said for said in second["said"])
+    assert redis_server.process.poll() is not None
     third = there.run()
     assert third["usage"]["reused_tokens"] > 500
     assert first["text"] == second["text"] == third["text"]

@@ -92,6 +92,7 @@ def test_one_machine_reads_what_another_wrote(
     assert isinstance(hit, Hit)
     assert hit.info.path.read_bytes() == saved.path.read_bytes()
     assert (tier.exchanged.n_fetched, tier.exchanged.n_refused) == (1, 0)
+    assert str(tier.exchanged).startswith("asked 1, 1 came")
     assert tier.exchanged.bytes_in > saved.n_bytes
 
 
@@ -196,6 +197,36 @@ def test_what_it_leans_on_comes_first(
     assert fetch(share(there), fingerprint)
     assert isinstance(there.lookup(fingerprint, TOKENS), Hit)
     assert isinstance(there.lookup(fingerprint, TOKENS[:4]), Hit)
+
+
+def test_room_is_not_made_of_what_it_leans_on(
+    tmp_path: Path, place: Place, fingerprint: Any, snapshot_files: Any
+) -> None:
+    """Under a cap that holds the two but nothing more, the older one is not the one that goes."""
+    here = through(tmp_path / "here", place)
+    base = here.save(fingerprint, TOKENS[:4], snapshot_files.state(4))
+    assert isinstance(base, Saved)
+    leaning = here.save(fingerprint, TOKENS, snapshot_files.state(), base=base.anchor)
+    assert isinstance(leaning, Saved)
+    cap = base.n_bytes + (64 << 10)  # folders and last blocks; not the two files and room for one
+    there = through(tmp_path / "there", place, cap_bytes=cap, floor_bytes=0)
+    there.longest(fingerprint, TOKENS, [12])
+    found = there.longest(fingerprint, TOKENS, [4, 12])
+    assert isinstance(found, Hit)
+
+
+def test_a_value_that_memory_cannot_hold_is_a_miss(
+    store: SnapshotStore, there: SnapshotStore, saved: Saved, fingerprint: Any, share: Any,
+    place: Place, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The lookup goes on without it."""
+    share(store).offer(fingerprint, TOKENS, saved.path)
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("edgellm.store.sharing.bytearray", no_memory, raising=False)
+    assert not fetch(share(there), fingerprint)
 
 
 def test_a_place_that_fails_is_not_asked_again(
