@@ -19,6 +19,11 @@ pytestmark = pytest.mark.model
 AUTO, OFF = SessionOptions(n_ctx=2048), SessionOptions(n_ctx=2048, snapshot=Tier.OFF)
 SETTINGS = EngineSettings(n_threads=1)
 N_REPLAYED, N_ROUNDS = 100, 10
+KINDS = (
+    *("llama", "qwen3moe", "deepseek2", "gemma3", "mamba", "mamba2", "rwkv7", "lfm2", "lfm2-swa"),
+    *("granitehybrid", "falcon-h1", "jamba", "qwen35", "qwen3next", "deepseek32", "minimax-m3"),
+    *("dots3note", "qwen4exp", "deepseek4"),
+)
 
 
 def rules(name: str, n: int) -> str:
@@ -125,16 +130,19 @@ def test_what_is_said_to_be_reused_was_not_decoded(recorder, model, tmp_path) ->
     assert 1 == len(texts)
 
 
-def test_a_hundred_questions_behind_one_prompt(recorder, tiny, tmp_path) -> None:
-    """G12: each finds the prefix, all of it, though such memories cannot be cut back."""
+@pytest.mark.parametrize("n", [5, pytest.param(N_REPLAYED, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_questions_behind_one_prompt(recorder, tiny_models, kind, n, tmp_path) -> None:
+    """G12: each finds the prefix, all of it, though most of these memories cannot be cut back."""
+    tiny = tiny_models / f"tiny-{kind}.gguf"
     store = SnapshotStore(tmp_path / "store")
     system = rules("A", 12)
     with LocalSession(recorder(tiny, SETTINGS), AUTO, store=store) as session:
         first, _, _ = run(session, asked("Who?", system))
         prompt = session._prompting.prompt(asked("Who?", system).messages, None)
         found = []
-        for n in range(N_REPLAYED):
-            done, _, _ = run(session, asked(f"Question {n * 7919 % 1000}?", system, n=1))
+        for number in range(n):
+            done, _, _ = run(session, asked(f"Question {number * 7919 % 1000}?", system, n=1))
             found.append((done.snapshot.code, done.usage.reused_tokens))
     assert "not_stored" == first.snapshot.code
     assert {code for code, _ in found} <= {"hit", "live"}  # a window may still hold enough
