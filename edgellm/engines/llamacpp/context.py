@@ -39,7 +39,12 @@ def _abort_function() -> Any:
 
 
 class Context:
-    """The memory and the compute buffers for one sequence."""
+    """The memory and the compute buffers for one sequence.
+
+    Attributes:
+        was_restored: whether rows may lie there that this context has not made itself: they may be
+            no numbers, and masks do not stop those.
+    """
 
     def __init__(
         self, engine: LlamaCppEngine, model: Any, n_ctx: int, kv_type: int, cancel: Any
@@ -75,6 +80,7 @@ class Context:
         self.layout = read_layout(self.state(), engine.announced, v_trans=v_trans)
         self._n_window = int(self._lib.llama_model_n_swa(model))
         self._first = 0  # what the last restore, or the start, left as the first position held
+        self.was_restored = False
 
     def decode(self, ids: NDArray[np.int32], start: int, *, every: bool) -> int:
         """Run one chunk, with logits for every token or for the last one; return the C code."""
@@ -125,6 +131,7 @@ class Context:
         """Empty the memory; with `data`, overwrite it with zeros as well."""
         self._lib.llama_memory_clear(self._memory, data)
         self._first = 0
+        self.was_restored = self.was_restored and not data
 
     def capture(self) -> KVState:
         """Copy the memory out.
@@ -158,6 +165,7 @@ class Context:
         data = frame.build(state, self.layout).blob
         self.clear(data=False)
         self._log.mark()
+        self.was_restored = True
         n = self._set_state(data)
         first = max(part.first for part in state.parts)
         if not self.layout.parts:

@@ -220,7 +220,7 @@ class LlamaCppEngine:
         if n_tokens == position:
             return True
         if n_tokens == 0:
-            context.clear(data=False)
+            context.clear(data=context.was_restored)
             return True
         return context.remove_from(n_tokens)
 
