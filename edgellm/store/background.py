@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 EXIT_WAIT_S: Final = 2.0
 _BUSY: Final = "the writer is busy with the snapshot before"
 _CLOSED: Final = "the writer is closed"
+_BROKEN: Final = "the writer broke off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Unsaved:
         base_key: the snapshot whose rows are the first of these, or "" without one.
         lossless: whether time is spent to make the file smaller.
         text_sha256: the hash that `by_text` finds it under, or "".
+        cuts: all places inside the prefix where it was cut, ascending.
     """
 
     fingerprint: Fingerprint
@@ -46,9 +49,10 @@ class Unsaved:
     base_key: str = ""
     lossless: bool = False
     text_sha256: str = ""
+    cuts: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Batch:
     """States to be written, and what is called when they are done with."""
 
@@ -170,31 +174,55 @@ class SnapshotWriter:
         return not thread.is_alive()
 
     def _run(self) -> None:
-        while True:
+        try:
+            while (batch := self._next()) is not None:
+                # Popped one by one: the thread must not keep a state alive that is written.
+                while batch.states:
+                    self._save(batch.states.popleft())
+                self._end(batch)
+        finally:  # a fault of ours too, which the thread's hook shows: nobody may wait for ever
+            self._give_up()
+
+    def _next(self) -> _Batch | None:
+        """Wait for a batch and return it; None when the writer is closed and nothing is left."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._batches or self._closed)
+            return self._batches[0] if self._batches else None
+
+    def _end(self, batch: _Batch) -> None:
+        """Let go of a batch; what is left of it was not saved."""
+        with self._changed:
+            self._outcomes += [Skipped(_BROKEN, failed=True)] * len(batch.states)
+            batch.states.clear()
+            done, batch.done = batch.done, None
+        try:
+            if done is not None:
+                done()
+        finally:
             with self._changed:
-                self._changed.wait_for(lambda: self._batches or self._closed)
-                if not self._batches:
-                    return
-                batch = self._batches[0]
-            # Popped one by one: the thread must not keep a state alive that is written.
-            while batch.states:
-                self._save(batch.states.popleft())
-            if batch.done is not None:
-                batch.done()
-            with self._changed:
-                self._batches.popleft()
+                self._batches.remove(batch)
                 self._changed.notify_all()
+
+    def _give_up(self) -> None:
+        """Leave nothing behind; the next state to be saved starts another thread."""
+        with self._changed, ExitStack() as ending:
+            self._thread = None
+            for batch in reversed(self._batches):
+                ending.callback(self._end, batch)
 
     def _save(self, given: Unsaved) -> None:
         with self._changed:
             base = self._anchors.get(given.base_key)
         started = perf_counter()
-        outcome = self._written(given, base)
-        seconds = perf_counter() - started
-        with self._changed:
-            self._outcomes.append(outcome)
-            if outcome.anchor is not None:
-                self._anchors[outcome.anchor.key] = outcome.anchor
+        outcome: Saved | Skipped = Skipped(_BROKEN, failed=True)
+        try:
+            outcome = self._written(given, base)
+        finally:
+            seconds = perf_counter() - started
+            with self._changed:
+                self._outcomes.append(outcome)
+                if outcome.anchor is not None:
+                    self._anchors[outcome.anchor.key] = outcome.anchor
         if isinstance(outcome, Saved) and self._on_saved is not None:
             self._on_saved(outcome.n_bytes, seconds)
 
@@ -209,4 +237,5 @@ class SnapshotWriter:
             base=base,
             lossless=given.lossless,
             text_sha256=given.text_sha256,
+            cuts=given.cuts,
         )

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from edgellm.errors import EdgeLLMError
 from edgellm.fileio import PRIVATE_FILE_MODE, private_dir, write_atomic
 from edgellm.store.flight import Locks
 from edgellm.store.uses import SAVED, Use, added, line_of, use_of
@@ -122,7 +123,7 @@ class Ledger:
             finally:
                 if lease is not None:
                     lease.release()
-        except OSError:
+        except (OSError, EdgeLLMError):  # a full disk, as it is said while summing up
             return False
         return True
 

@@ -196,3 +196,50 @@ def test_a_batch_that_may_wait_stands_behind_one_in_hand(tmp_path: Path, snapsho
     gate.opened.set()
     assert writer.close(30)
     assert done == [5, 3, 4]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("place", ["save", "on_saved", "done"])
+def test_a_fault_of_ours_costs_its_batches_and_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot_files: Any, place: str
+):
+    """Whoever waits hears of it, what was taken is given back, and later states are saved."""
+    ended: list[int] = []
+    broken = [True]
+    gate = Gate()
+
+    def break_once() -> None:
+        if broken:
+            broken.clear()
+            raise LookupError("a fault of ours")
+
+    class Broken(SnapshotStore):
+        def save(self, *given, **how):  # noqa: ANN002, ANN003, ANN202
+            if place == "save":
+                gate("save", "")
+                break_once()
+            return super().save(*given, **how)
+
+    def on_saved(*_: float) -> None:
+        if place == "on_saved":
+            break_once()
+
+    def done(n: int) -> None:
+        ended.append(n)
+        if place == "done" and n == 1:
+            break_once()
+
+    writer = SnapshotWriter(Broken(tmp_path, fault=gate), on_saved)
+    states = [unsaved(snapshot_files, TOKENS[:n], snapshot_files.state(n)) for n in (4, 8, 10)]
+    assert writer.submit(states[:2], done=lambda: done(1))
+    assert gate.reached.wait(30)
+    assert writer.submit(states[2:], done=lambda: done(2), may_wait=True)
+    gate.opened.set()
+    assert writer.settle(30)
+    assert [1, 2] == ended
+    assert 3 == len(writer.outcomes)
+    assert writer.failed_last
+    assert "the writer broke off" == writer.failure
+    assert writer.submit([unsaved(snapshot_files, TOKENS, snapshot_files.state())])
+    assert writer.close(30)
+    assert isinstance(writer.outcomes[-1], Saved)

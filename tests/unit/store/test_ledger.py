@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import stat
 import subprocess
@@ -194,3 +196,19 @@ def test_many_writers_lose_no_line(tmp_path: Path):
     assert total.codes == (("hit", 400),)
     assert total.reused_tokens == 2800
     assert total.restore_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_full_disk_costs_the_line_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    """Also while the ledger is summed up, whatever says that the disk is full."""
+    ledger = Ledger(tmp_path / "store", max_bytes=10)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    assert not ledger.record(Use(MODEL, "hit"))
+    monkeypatch.undo()
+    assert ledger.record(Use(MODEL, "hit"))
