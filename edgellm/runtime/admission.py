@@ -17,7 +17,7 @@ from edgellm.store.imports import Imports
 from edgellm.store.probe import compare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from edgellm.engines.base import Engine
     from edgellm.store.imports import Waiting
@@ -32,7 +32,7 @@ def admit(
     store: SnapshotStore,
     fingerprint: Fingerprint,
     tokens: Sequence[int],
-    cuts: Sequence[int],
+    lengths: Sequence[int] | Mapping[int, Sequence[int]],
 ) -> list[str]:
     """Let imported snapshots of a prompt into the store, if the engine says what their makers' did.
 
@@ -40,11 +40,11 @@ def admit(
     empty afterwards, and the store's ordinary lookup finds what was admitted.
 
     Args:
-        engine: with a context that has room for one token behind the last cut.
+        engine: with a context that has room for one token behind the longest.
         store: into which they go.
         fingerprint: of the engine.
         tokens: the prompt.
-        cuts: lengths of the prefixes that a snapshot is looked for.
+        lengths: of the prefixes that a snapshot is looked for, as `SnapshotStore.longest` takes them.
 
     Returns:
         What the user should be told, a phrase each.
@@ -56,16 +56,16 @@ def admit(
     if not imports.root.is_dir():
         return []
     notes: list[str] = []
-    for cut in sorted(cuts, reverse=True):
-        ids = names.token_ids(tokens[:cut])
-        waiting = imports.waiting(fingerprint.digest(), ids)
+    for ids, cuts in names.prefixes_of(names.token_ids(tokens), lengths):
+        waiting = imports.waiting(fingerprint.digest(), ids, cuts)
         if waiting is None:
             continue
         problem = _tried(engine, store, imports, waiting, fingerprint)
         if not problem:
             break
         imports.drop(waiting)
-        notes.append(f"an imported snapshot of {cut} tokens was removed: {problem}")
+        n_tokens = waiting.entry.n_tokens
+        notes.append(f"an imported snapshot of {n_tokens} tokens was removed: {problem}")
     return notes
 
 
@@ -77,7 +77,7 @@ def _tried(
     fingerprint: Fingerprint,
 ) -> str:
     """Probe a snapshot that waits and admit it; return why not, or ""."""
-    found = find(waiting.files, fingerprint, waiting.ids, _COARSEST)
+    found = find(waiting.files, fingerprint, waiting.ids, _COARSEST, cuts=waiting.cuts)
     if not isinstance(found, Hit):
         return found.reason
     try:
@@ -95,7 +95,7 @@ def _tried(
         if found.info.tier is not Tier.EXACT:
             return "it leans on a snapshot of which there is another one here"
         # The same bits, but whole: what it leans on is stored here in another file.
-        store.save(fingerprint, waiting.tokens(), found.state)
+        store.save(fingerprint, waiting.tokens(), found.state, cuts=waiting.cuts)
         imports.drop(waiting)
     except (SnapshotError, OSError) as err:
         return f"it cannot be moved ({err})"

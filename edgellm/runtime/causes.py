@@ -28,6 +28,7 @@ CAUSES: Final = {
     "flash_attention": "use the --flash-attn of before, or warm this setting",
     "build": "the engine was upgraded or is set up otherwise: warm once",
     "tier": "ask for a coarser tier with --snapshot, or warm in this one",
+    "cuts": "declare files, documents and marks in the same pieces as before, or warm this form",
     "damaged": "nothing to do: the next run makes it again; `edgellm snapshots check` finds more",
     "unusable": "see `edgellm snapshots check`",
     "never_stored": "`edgellm snapshots warm` makes it now, any run makes it as well",

@@ -26,19 +26,26 @@ class Claim:
         store: where its snapshot is missing.
         fingerprint: of the engine.
         tokens: the prefix.
+        cuts: all places where its prompt is cut.
     """
 
     def __init__(
-        self, store: SnapshotStore, fingerprint: Fingerprint, tokens: Sequence[int]
+        self,
+        store: SnapshotStore,
+        fingerprint: Fingerprint,
+        tokens: Sequence[int],
+        cuts: Sequence[int] = (),
     ) -> None:
         self._store = store
         self._fingerprint = fingerprint
         self._tokens = tokens
+        self._cuts = cuts
         self._lease: Lease | None = None
 
     def taken(self) -> bool:
         """Ask for it, without waiting; True when this process is to read the prefix."""
-        self._lease = self._lease or self._store.lease(self._fingerprint, self._tokens)
+        if self._lease is None:
+            self._lease = self._store.lease(self._fingerprint, self._tokens, cuts=self._cuts)
         return self._lease is not None
 
     def waited(self, tokens_per_s: float | None, stopped: Callable[[], bool]) -> bool:
@@ -53,7 +60,9 @@ class Claim:
         """
         read_s = len(self._tokens) / (tokens_per_s or SLOW_TOKENS_PER_S)
         wait_s = WAIT_FACTOR * read_s + WAIT_MORE_S
-        return self._store.await_other(self._fingerprint, self._tokens, wait_s, stopped)
+        return self._store.await_other(
+            self._fingerprint, self._tokens, wait_s, stopped, cuts=self._cuts
+        )
 
     def release(self) -> None:
         """Let the next one in; calling it again does nothing."""

@@ -21,6 +21,7 @@ class Found:
         anchor: what a longer snapshot may lean on.
         reason, code: for `SnapshotUse`.
         changed: names of the soft fields that differ now.
+        cuts: where its prefix was cut before its end.
         find_s: time to look it up, read and check it.
     """
 
@@ -32,6 +33,7 @@ class Found:
     reason: str
     code: str
     changed: tuple[str, ...]
+    cuts: tuple[int, ...]
     find_s: float
 
     def mixed(self, now: Fingerprint) -> Fingerprint:
@@ -69,5 +71,14 @@ def _found(hit: Hit, state: KVState, reason: str, code: str, find_s: float) -> F
     info = hit.info
     changed = tuple(change.partition(":")[0] for change in hit.soft_changes)
     return Found(
-        state, info.key, info.n_bytes, info.tier, hit.anchor, reason, code, changed, find_s
+        state=state,
+        key=info.key,
+        n_bytes=info.n_bytes,
+        tier=info.tier,
+        anchor=hit.anchor,
+        reason=reason,
+        code=code,
+        changed=changed,
+        cuts=info.cuts,
+        find_s=find_s,
     )

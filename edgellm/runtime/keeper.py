@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
 from edgellm.store.background import Unsaved
+from edgellm.store.names import cuts_below
 from edgellm.store.state import KVState, Part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgellm.engines.base import Engine
     from edgellm.policy.snapshots import Choice
     from edgellm.runtime.storing import Storing
@@ -97,6 +100,8 @@ class Keeper:
         state: KVState,
         base: Base,
         text_sha256: str = "",
+        *,
+        cuts: Sequence[int] = (),
     ) -> Kept:
         """Make a state ready to be written, and go on from what a reader will have of it.
 
@@ -106,6 +111,7 @@ class Keeper:
             state: as captured, of a memory that holds just these tokens where it may be packed.
             base: whose rows are the first of these.
             text_sha256: the hash of the text of these tokens, or "".
+            cuts: all places where the memory was cut.
 
         Raises:
             SnapshotIncompatible: the engine does not take back what was packed.
@@ -126,7 +132,8 @@ class Keeper:
         if isinstance(kept, PackedState):
             self._engine.restore(unpack_state(kept, state))
             self._held.put(len(tokens), kept.tier)
-        unsaved = Unsaved(fingerprint, tokens, kept, base.key, choice.lossless, text_sha256)
+        inside = cuts_below(cuts, len(tokens))
+        unsaved = Unsaved(fingerprint, tokens, kept, base.key, choice.lossless, text_sha256, inside)
         return Kept(unsaved, choice, is_packed)
 
 

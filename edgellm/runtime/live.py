@@ -29,6 +29,7 @@ class Prompt:
         controls: where the template's control tokens are spelled.
         turns: behind which tokens earlier messages end, where that was asked for and can be told.
         n_kept: length of a kept conversation whose very tokens these go on from, 0 without one.
+        kept_cuts: all places where that conversation was cut.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Prompt:
     controls: tuple[Span, ...] = ()
     turns: tuple[int, ...] = ()
     n_kept: int = 0
+    kept_cuts: tuple[int, ...] = ()
 
     @property
     def n_prefix(self) -> int:
@@ -55,6 +57,7 @@ class Live:
         cuts: where the prompt was cut.
         pending: the text of the answer's tokens that were not decoded, or None if it is none.
         controls: where control tokens are spelled in the text; an answer has none.
+        kept_cuts: of a conversation that was kept: all places where it was cut, answers included.
     """
 
     tokens: tuple[int, ...]
@@ -63,6 +66,7 @@ class Live:
     cuts: tuple[int, ...]
     pending: str | None = ""
     controls: tuple[Span, ...] = ()
+    kept_cuts: tuple[int, ...] = ()
 
     @property
     def n_prefix(self) -> int:

@@ -151,9 +151,12 @@ class Prefiller:
                 fingerprint = self._fingerprint or engine.fingerprint()
                 name = text_name(live.text, live.cuts, live.controls)
                 keeper = Keeper(engine, storing, held)
-                kept = keeper.keep(fingerprint, live.tokens, state, self._starting.base, name)
+                cuts = self._starting.history_after(live, len(live.tokens))
+                kept = keeper.keep(
+                    fingerprint, live.tokens, state, self._starting.base, name, cuts=cuts
+                )
                 if kept.unsaved is not None:
-                    key = storing.store.key(fingerprint, live.tokens)
+                    key = storing.store.key(fingerprint, live.tokens, cuts=cuts)
                     self._starting.base = Base(key, len(live.tokens))
             if engine.restore_moves and not (kept and kept.was_restored):
                 engine.restore(state)
@@ -173,7 +176,9 @@ class Prefiller:
             self._storing,
             tokens=prompt.tokens,
             ends=starting.segments(prompt),
+            n_prefix=prompt.n_prefix,
             start=start,
+            history=starting.history,
         )
         begun = perf_counter()
         at, logits = start.n_tokens, None
@@ -190,6 +195,7 @@ class Prefiller:
             raise
         took_s = perf_counter() - begun
         starting.ends = (*starting.ends, *ends)
+        starting.history = settling.cuts
         starting.base = settling.base
         use = self._snapshot_use(prompt, start, settling)
         unsaved, release = tuple(settling.unsaved), start.release
@@ -221,7 +227,8 @@ class Prefiller:
             return self.use(reason, code, key)
         if start.n_tokens >= prompt.n_prefix:  # only the turn is kept, which is not what was asked
             return self.use(reason, code, key)
-        key = storing.store.key(fingerprint, prompt.tokens[: prompt.n_prefix])
+        prefix = prompt.tokens[: prompt.n_prefix]
+        key = storing.store.key(fingerprint, prefix, cuts=prompt.cuts)
         if settling.unsaved:
             how = f", {choice.reason}" if choice and choice.reason not in {"", "exact"} else ""
             return self.use(f"{reason}{BEING_STORED}{how}", code, key)

@@ -111,7 +111,9 @@ class Prompting:
             return prompt
         other = self._made(written, boundary, kept)
         n_kept = kept.continued_by(other.tokens)
-        return replace(other, n_kept=n_kept) if n_kept == len(kept.tokens) else prompt
+        if n_kept != len(kept.tokens):
+            return prompt
+        return replace(other, n_kept=n_kept, kept_cuts=kept.kept_cuts)
 
     def _made(self, written: PromptText, boundary: Boundary, live: Live | None) -> Prompt:
         return make_prompt(

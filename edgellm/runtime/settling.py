@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.core import Tier
 from edgellm.errors import SnapshotIncompatible
 from edgellm.runtime.keeper import Base, Keeper, head_of
+from edgellm.runtime.turns import turn_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,9 +63,12 @@ class Settling:
         storing: decides what is kept; None where snapshots are off.
         tokens: of the prompt.
         ends: where its segments end.
+        n_prefix: where its last cut is; behind it messages end.
         start: where reading it began.
+        history: all places where the memory was cut so far.
 
     Attributes:
+        cuts: all places where the memory was cut and is going to be.
         unsaved: what is to be written, in order.
         choice: what was decided about the last cut that was looked at, or None.
         base: the longest snapshot of what was read.
@@ -78,14 +82,18 @@ class Settling:
         *,
         tokens: tuple[int, ...],
         ends: tuple[int, ...],
+        n_prefix: int,
         start: Start,
+        history: tuple[int, ...],
     ) -> None:
         self._engine = engine
         self._held = held
         self._storing = storing if start.keeps else None
         self._tokens = tokens
         self._ends = ends
+        self._n_prefix = n_prefix
         self._start = start
+        self.cuts = tuple(sorted({*history, *(end for end in ends if end > start.n_tokens)}))
         self.base = start.base
         self._passed: list[int] = []
         self.unsaved: list[Unsaved] = []
@@ -135,17 +143,20 @@ class Settling:
     def _add(self, storing: Storing, fingerprint: Fingerprint, cut: int, state: KVState) -> bool:
         tokens = self._tokens[:cut]
         keeper = Keeper(self._engine, storing, self._held)
-        kept = keeper.keep(fingerprint, tokens, state, self.base)
+        own = tuple(end for end in self._ends if end <= self._n_prefix)
+        name = turn_name(tokens, own) if cut > self._n_prefix else ""
+        kept = keeper.keep(fingerprint, tokens, state, self.base, name, cuts=self.cuts)
         self.choice = kept.choice
         if kept.unsaved is not None:
             self.unsaved.append(kept.unsaved)
-            self.base = Base(storing.store.key(fingerprint, tokens), cut)
+            self.base = Base(storing.store.key(fingerprint, tokens, cuts=self.cuts), cut)
         return kept.was_restored
 
     def _read_again(self, cut: int) -> None:
         """Decode everything before a cut: the memory was lost, and what was rounded with it."""
         self._engine.truncate(0)
         self._held.keep(0)
+        self.cuts = self._ends
         at = 0
         for end in (*(c for c in self._ends if c < cut), cut):
             self._engine.decode(self._tokens[at:end])

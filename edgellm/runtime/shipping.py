@@ -116,13 +116,13 @@ def export_from(
                 f"snapshot {entry.key} is not of this model as it is opened here: {told}",
                 hint="give the --model and --lora that it was made with",
             )
-        found = find(store.files, fingerprint, ids, _COARSEST)
+        found = find(store.files, fingerprint, ids, _COARSEST, cuts=header.cuts)
         if not isinstance(found, Hit):
             raise SnapshotError(found.reason, path=entry.path)
         n_bytes, sha256 = digest_of(store.files, entry.path)
         parent = "" if entry.parent is None else entry.parent.key
         probe = _probed(engine, found.state, token, entry.path)
-        key = names.key_of(fingerprint.digest(), ids)
+        key = names.key_of(fingerprint.digest(), ids, cuts=header.cuts)
         packed.append(PackedFile(key, entry.n_tokens, n_bytes, sha256, parent, probe))
     manifest = Manifest(fingerprint.hard, int(clock()), tuple(packed))
     paths = [entry.path for entry in entries]

@@ -17,9 +17,11 @@ from edgellm.runtime.found import Found
 from edgellm.runtime.keeper import Base, Held
 from edgellm.runtime.live import common_prefix
 from edgellm.runtime.settling import Start
+from edgellm.runtime.turns import turn_name
+from edgellm.store.names import cuts_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live, Prompt
@@ -43,6 +45,8 @@ class Starting:
         held: what the memory rests on.
         ends: where the memory was cut, besides the cuts of its prompt.
         base: the longest snapshot of what is in the memory, as far as this session knows.
+        history: all places where decoding began anew in what the memory holds, ascending, each
+            token of an answer among them: what a snapshot of it is known by, besides its tokens.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Starting:
         self.held = Held()
         self.ends: tuple[int, ...] = ()
         self.base = Base()
+        self.history: tuple[int, ...] = ()
 
     def start(self, prompt: Prompt, live: Live | None, stopped: Callable[[], bool]) -> Start:
         """Bring the memory to a place from which the prompt can be read on.
@@ -67,7 +72,8 @@ class Starting:
         kept = live.continued_by(prompt.tokens) if live else 0
         if live and self._keeps_turns and kept < len(live.tokens):
             kept = 0  # an answer that was changed is read from a place where all runs cut
-        if kept and self._engine.truncate(kept):
+        if live and kept and self._engine.truncate(kept):
+            self.history = self.history_after(live, kept)
             return self._going_on(prompt, kept)
         shared = self._shared(prompt, live)
         marks = self._marks(prompt) if self._storing else []
@@ -87,6 +93,11 @@ class Starting:
         last_turn = self._turns(prompt)[-1:] if self._keeps_turns else ()
         return (*prompt.cuts, *last_turn)
 
+    def history_after(self, live: Live, n_tokens: int) -> tuple[int, ...]:
+        """Return the history of a memory that was prompt, then answer, cut back to so many tokens."""
+        one_by_one = range(live.n_prompt, n_tokens + 1)
+        return tuple(sorted({*(at for at in self.history if at <= n_tokens), *one_by_one}))
+
     def _turns(self, prompt: Prompt) -> tuple[int, ...]:
         n = len(prompt.tokens)
         return tuple(turn for turn in prompt.turns if prompt.n_prefix < turn < n)
@@ -97,6 +108,21 @@ class Starting:
         if self._keeps_turns:
             marks.update(self._turns(prompt))
         return sorted(mark for mark in marks if mark >= max(1, self._min_tokens))
+
+    def _prefixes(
+        self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, marks: Sequence[int]
+    ) -> dict[int, tuple[int, ...]]:
+        """Return for each of these marks where a memory that ends there was cut before."""
+        prefixes: dict[int, tuple[int, ...]] = {}
+        for mark in marks:
+            cuts: tuple[int, ...] | None = prompt.cuts
+            if mark == prompt.n_kept:
+                cuts = prompt.kept_cuts
+            elif mark > prompt.n_prefix:  # an answer before it may have been read token by token
+                name = turn_name(prompt.tokens[:mark], prompt.cuts)
+                cuts = storing.store.cuts_by_text(fingerprint, name)
+            prefixes[mark] = cuts_below(prompt.cuts if cuts is None else cuts, mark)
+        return prefixes
 
     def _shared(self, prompt: Prompt, live: Live | None) -> tuple[int, ...]:
         """Return the places up to which live memory was made by the calls of a cold run."""
@@ -128,7 +154,8 @@ class Starting:
         """Return the snapshot of so many tokens of a prompt, as far as it is long enough for one."""
         if n_tokens < max(1, self._min_tokens):
             return Base()
-        return Base(storing.store.key(fingerprint, prompt.tokens[:n_tokens]), n_tokens)
+        tokens = prompt.tokens[:n_tokens]
+        return Base(storing.store.key(fingerprint, tokens, cuts=self.history), n_tokens)
 
     def _stored_start(
         self,
@@ -141,7 +168,8 @@ class Starting:
         begun = perf_counter()
         fingerprint = self._engine.fingerprint()
         storing.speeds.note_model(fingerprint)
-        above = [mark for mark in marks if mark > max(shared, default=0)]
+        prefixes = self._prefixes(storing, fingerprint, prompt, marks)
+        above = {n: prefixes[n] for n in marks if n > max(shared, default=0)}
         storing.notes += admit(self._engine, storing.store, fingerprint, prompt.tokens, above)
         start = self._restored(storing, fingerprint, prompt, above)
         release = None
@@ -149,7 +177,7 @@ class Starting:
             start, release = self._claimed(storing, fingerprint, prompt, above, start, stopped)
         at = start.n_tokens or self._went_back(shared)
         if not at and shared and len(above) < len(marks):
-            start = self._restored(storing, fingerprint, prompt, marks)
+            start = self._restored(storing, fingerprint, prompt, prefixes)
             at = start.n_tokens
         elif at and not start.n_tokens:
             part = "" if at >= prompt.n_prefix else f", {at} of {prompt.n_prefix} tokens"
@@ -167,12 +195,13 @@ class Starting:
         storing: Storing,
         fingerprint: Fingerprint,
         prompt: Prompt,
-        above: Sequence[int],
+        above: Mapping[int, Sequence[int]],
         start: Start,
         stopped: Callable[[], bool],
     ) -> tuple[Start, Callable[[], None]]:
         """Take the right to read the prefix, or what another process has made of it meanwhile."""
-        claim = Claim(storing.store, fingerprint, prompt.tokens[: prompt.n_prefix])
+        tokens = prompt.tokens[: prompt.n_prefix]
+        claim = Claim(storing.store, fingerprint, tokens, prompt.cuts)
         for _ in range(_N_WAITS):
             if start.n_tokens >= prompt.n_prefix:
                 break
@@ -201,12 +230,17 @@ class Starting:
         """Note that the memory holds only so many tokens of what it held."""
         self.held.keep(n_tokens)
         self.ends = tuple(end for end in self.ends if end <= n_tokens)
+        self.history = tuple(at for at in self.history if at <= n_tokens)
 
     def _restored(
-        self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, marks: Sequence[int]
+        self,
+        storing: Storing,
+        fingerprint: Fingerprint,
+        prompt: Prompt,
+        prefixes: Mapping[int, Sequence[int]],
     ) -> Start:
         """Restore the longest of these prefixes that is stored; nothing changes where none is."""
-        found = storing.find(self._engine, fingerprint, prompt.tokens, marks)
+        found = storing.find(self._engine, fingerprint, prompt.tokens, prefixes)
         if not isinstance(found, Found):
             return Start(0, f"miss: {found.reason}", found.code, fingerprint=fingerprint)
         begun = perf_counter()
@@ -221,6 +255,7 @@ class Starting:
         self.held.put(n, found.tier)
         self.held.is_converted = found.code == "converted"
         self.ends = (n,)
+        self.history = (*found.cuts, n)
         part = f": {n} of {prompt.n_prefix} tokens" if n < prompt.n_prefix else ""
         part = ": continues the conversation" if n > prompt.n_prefix else part
         if found.code == "hit":

@@ -22,7 +22,7 @@ from edgellm.store.place import disk_of
 from edgellm.store.read_through import ReadThroughStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from edgellm.engines.base import Engine
@@ -153,15 +153,19 @@ class Storing:
         return True
 
     def find(
-        self, engine: Engine, fingerprint: Fingerprint, tokens: Sequence[int], cuts: Sequence[int]
+        self,
+        engine: Engine,
+        fingerprint: Fingerprint,
+        tokens: Sequence[int],
+        lengths: Sequence[int] | Mapping[int, Sequence[int]],
     ) -> Found | Miss:
-        """Return the longest of these prefixes that is stored, or why the longest is not.
+        """Return the longest of some prefixes that is stored, or why the longest is not.
 
-        A state made under other settings is taken where loss is allowed, and after all others.
+        The lengths are those of `SnapshotStore.longest`, with where each was cut before. A state made under other settings is taken where loss is allowed, and after all others.
         """
         begun = perf_counter()
         tier = self.tier(fingerprint)
-        found = self.store.longest(fingerprint, tokens, cuts, tier, landing=engine.landing)
+        found = self.store.longest(fingerprint, tokens, lengths, tier, landing=engine.landing)
         self._note_sharing()
         self._note_damage()
         if isinstance(found, Hit):
@@ -169,7 +173,7 @@ class Storing:
         if not self.allows_loss:
             return found
         for source in engine.relatives():
-            other = self.store.longest(source, tokens, cuts, tier)
+            other = self.store.longest(source, tokens, lengths, tier)
             if isinstance(other, Hit):
                 with suppress(SnapshotIncompatible, MemoryError):
                     state = engine.adapt(other.state, source)

@@ -7,6 +7,7 @@ tokenising the text. A hash of the text finds them; then every token is held aga
 from __future__ import annotations
 
 import hashlib
+from array import array
 from typing import TYPE_CHECKING, Final
 
 from edgellm.runtime.live import Live
@@ -59,8 +60,15 @@ class Turns:
             name = text_name(head.text, boundary.cuts, head.controls)
             tokens = self._store.by_text(fingerprint, name)
             if tokens is not None and self._spells(tokens, head):
-                pending = written.text[end:whole]
-                return Live(tokens, head.text, len(tokens), boundary.cuts, pending, head.controls)
+                return Live(
+                    tokens,
+                    head.text,
+                    len(tokens),
+                    boundary.cuts,
+                    written.text[end:whole],
+                    head.controls,
+                    self._store.cuts_by_text(fingerprint, name) or (),
+                )
         return None
 
     def _spells(self, tokens: Sequence[int], head: PromptText) -> bool:
@@ -94,6 +102,16 @@ def text_name(text: str, cuts: Sequence[int], controls: Sequence[Span]) -> str:
     """Return 64 hex digits for a conversation: its text, and where it was cut and is controlled."""
     said = hashlib.sha256(repr((tuple(cuts), tuple(controls))).encode())
     said.update(text.encode("utf-8", "surrogatepass"))
+    return said.hexdigest()
+
+
+def turn_name(tokens: Sequence[int], cuts: Sequence[int]) -> str:
+    """Return 64 hex digits for a prompt up to where a message ends, and where its prefix was cut.
+
+    How its answers were read before cannot be told from it: they find the state that was kept.
+    """
+    said = hashlib.sha256(repr((tuple(cuts), len(tokens))).encode())
+    said.update(array("q", tokens).tobytes())
     return said.hexdigest()
 
 

@@ -170,10 +170,10 @@ class Doctor:
         first: tuple[Explanation, tuple[int, ...]] | None = None
         for cut in cuts:
             prefix = prompt.tokens[:cut]
-            found = self._store.explain(fingerprint, prefix, tier)
+            found = self._store.explain(fingerprint, prefix, tier, cuts=prompt.cuts)
             if found.code == HIT:
                 return self._hit(found, prompt, first)
-            if self._waits(fingerprint, prefix):
+            if self._waits(fingerprint, prefix, prompt.cuts):
                 return self._waiting(found, prompt, cut)
             first = first or (found, prefix)
         if first is None:
@@ -191,7 +191,8 @@ class Doctor:
             return None
         for source in self._engine.relatives():
             for cut in cuts:
-                found = self._store.explain(source, prompt.tokens[:cut], tier)
+                prefix = prompt.tokens[:cut]
+                found = self._store.explain(source, prefix, tier, cuts=prompt.cuts)
                 if found.code == HIT:
                     changes = field_changes(source, fingerprint)
                     named = ", ".join(f"{change.name} {change.stored}" for change in changes)
@@ -200,10 +201,11 @@ class Doctor:
                     return replace(hit, code="converted", message=message, changes=changes)
         return None
 
-    def _waits(self, fingerprint: Fingerprint, prefix: Sequence[int]) -> bool:
-        """Return whether a pack that was imported has these tokens."""
-        ids = names.token_ids(prefix)
-        return Imports(self._store.files).waiting(fingerprint.digest(), ids) is not None
+    def _waits(self, fingerprint: Fingerprint, prefix: Sequence[int], cuts: Sequence[int]) -> bool:
+        """Return whether a pack that was imported has this prefix, cut at the same places."""
+        ids, inside = names.token_ids(prefix), names.cuts_below(cuts, len(prefix))
+        imports = Imports(self._store.files)
+        return imports.waiting(fingerprint.digest(), ids, inside) is not None
 
     def _waiting(self, found: Explanation, prompt: Prompt, cut: int) -> Why:
         key, path = found.path.stem, str(found.path)
@@ -249,6 +251,8 @@ class Doctor:
             message = f"the file there cannot be used: {found.problem}"
         elif near is None:
             cause, message = "never_stored", "nothing is stored that is like it"
+        elif near.cuts is not None:
+            cause, message = "cuts", "the same tokens are stored, cut elsewhere: rounding differs"
         elif near.changes:
             cause = field_cause(near.changes)
             message = "the same tokens are stored, under another fingerprint"

@@ -18,7 +18,7 @@ from edgellm.store.read import read_snapshot
 from edgellm.store.tiers import serves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -33,7 +33,12 @@ WAIT_S: Final = 1.0
 
 
 def adopt(
-    files: Files, fingerprint: Fingerprint, ids: bytes, content: memoryview, tier: Tier
+    files: Files,
+    fingerprint: Fingerprint,
+    ids: bytes,
+    content: memoryview,
+    tier: Tier,
+    cuts: Sequence[int] = (),
 ) -> None:
     """Check a snapshot that came from elsewhere and put it into the store.
 
@@ -43,6 +48,7 @@ def adopt(
         ids: the prefix as little-endian int32.
         content: the bytes of the file.
         tier: the coarsest that will do.
+        cuts: all places strictly inside the prefix where it was cut, ascending.
 
     Raises:
         BaseMissing: it leans on a snapshot that the store has not.
@@ -50,13 +56,13 @@ def adopt(
         DoesNotFit, OSError: it cannot be kept.
     """
     digest = fingerprint.digest()
-    path = files.path(digest, ids)
+    path = files.path(digest, ids, cuts)
 
     def opened(asked: Path) -> AbstractContextManager[OpenFile]:
         return _in_memory(content) if asked == path else files.opened(asked)
 
     def accept(header: SnapshotHeader) -> None:
-        refuse_others(header, digest, ids)
+        refuse_others(header, digest, ids, cuts)
         if not serves(header.tier, tier):
             raise SnapshotIncompatible(f"kept as {header.tier.value}, {tier.value} is asked")
 

@@ -37,6 +37,7 @@ class SnapshotInfo:
         created_s: when it was written, Unix seconds.
         tier: how it is stored.
         parent: the snapshot it leans on, or None for a file that is whole by itself.
+        cuts: where its prefix was cut before its end.
     """
 
     key: str
@@ -47,6 +48,7 @@ class SnapshotInfo:
     created_s: int
     tier: Tier = Tier.EXACT
     parent: Anchor | None = None
+    cuts: tuple[int, ...] = ()
 
     def field(self, name: str) -> str:
         """Return one field of the fingerprint, or "" without it."""

@@ -101,6 +101,8 @@ def misfit(base: SnapshotHeader, header: SnapshotHeader) -> str:
         return f"{header.n_tokens} tokens cannot lean on {base.n_tokens}"
     if base.fingerprint.digest() != header.fingerprint.digest():
         return "its base is of another model or engine"
+    if base.cuts != tuple(cut for cut in header.cuts if cut < base.n_tokens):
+        return "its base was cut elsewhere"
     if not serves(base.tier, header.tier):
         return f"kept as {header.tier.value} on a base kept as {base.tier.value}"
     return "" if _rows(base) == _rows(header) else "its base has other layers"

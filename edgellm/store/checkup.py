@@ -222,4 +222,5 @@ def _content(files: Files, path: Path) -> Iterator[_Problem]:
 
 
 def _in_place(files: Files, path: Path, snapshot: Snapshot) -> bool:
-    return path == files.path(snapshot.header.fingerprint.digest(), snapshot.token_ids)
+    header = snapshot.header
+    return path == files.path(header.fingerprint.digest(), snapshot.token_ids, header.cuts)

@@ -7,14 +7,12 @@ token ids tell the rest. The work is bounded by `MAX_FILES`, the newest first.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from edgellm.core import Tier
 from edgellm.errors import SnapshotError
-from edgellm.store import names
 from edgellm.store.answers import Hit
 from edgellm.store.finding import find
 from edgellm.store.folder import snapshots_in
@@ -26,10 +24,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from edgellm.core import Tier
     from edgellm.store.answers import SnapshotInfo
     from edgellm.store.files import Files
     from edgellm.store.header import SnapshotHeader
-    from edgellm.store.names import TokenIds
     from edgellm.store.state import Fingerprint
 
 MAX_FILES: Final = 4096
@@ -60,6 +58,7 @@ class Near:
         first_differing: index of the first token that differs, the shorter length where one prefix
             begins with the other; None where the tokens are the same.
         alike: whether it looks like an older form of the same prompt.
+        cuts: where it was cut; None where that is no difference, because others are larger.
     """
 
     path: Path
@@ -69,6 +68,7 @@ class Near:
     changes: tuple[FieldChange, ...] = ()
     first_differing: int | None = None
     alike: bool = True
+    cuts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,36 +93,36 @@ class Explanation:
 
 
 def explain(
-    files: Files, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
+    files: Files, fingerprint: Fingerprint, ids: bytes, cuts: tuple[int, ...], tier: Tier
 ) -> Explanation:
-    """Return what a lookup of exactly these tokens would find, and if nothing, what is nearest.
+    """Return what a lookup of exactly this prefix would find, and if nothing, what is nearest.
 
     Unlike a lookup it removes nothing, so that it can be asked again.
 
     Args:
         files: of the store, whose folder may be missing.
         fingerprint: of the engine as it is set now.
-        tokens: the prefix.
+        ids: the prefix as little-endian int32.
+        cuts: all places strictly inside it where it is cut, ascending.
         tier: the coarsest that serves.
-
-    Raises:
-        ValueError: a token id is no non-negative 32-bit number.
     """
-    ids = names.token_ids(tokens)
-    path = files.path(fingerprint.digest(), ids)
-    found = find(files, fingerprint, ids, tier, keep_damaged=True)
+    path = files.path(fingerprint.digest(), ids, cuts)
+    found = find(files, fingerprint, ids, tier, cuts=cuts, keep_damaged=True)
     if isinstance(found, Hit):
         return Explanation(HIT, "", path, found.info)
     if found.code != NOT_STORED:
         return Explanation(found.code, found.reason, path)
-    near, n_files = _nearest(files, fingerprint, ids)
+    near, n_files = _nearest(files, fingerprint, ids, cuts)
     return Explanation(found.code, "", path, None, near, n_files)
 
 
-def _nearest(files: Files, fingerprint: Fingerprint, token_ids: bytes) -> tuple[Near | None, int]:
+def _nearest(
+    files: Files, fingerprint: Fingerprint, token_ids: bytes, cuts: tuple[int, ...]
+) -> tuple[Near | None, int]:
     """Return the snapshot that differs least, and how many were looked at.
 
-    The same tokens under another fingerprint go before other tokens under the same one.
+    The same tokens cut elsewhere go before the same ones under another fingerprint, and those before
+    other tokens.
     """
     digest = fingerprint.digest()
     asked = np.frombuffer(token_ids, "<i4")
@@ -130,7 +130,7 @@ def _nearest(files: Files, fingerprint: Fingerprint, token_ids: bytes) -> tuple[
     same_tokens: Near | None = None
     best: tuple[int, Near] | None = None
     n_files = 0
-    for n_files, path in enumerate(_newest_first(files.root), 1):  # noqa: B007  # counted for the caller
+    for n_files, path in enumerate(_newest_first(files.root), 1):  # counted for the caller
         try:
             header, found = read_tokens(path, open_file=files.opened)
         except (SnapshotError, OSError):
@@ -138,6 +138,8 @@ def _nearest(files: Files, fingerprint: Fingerprint, token_ids: bytes) -> tuple[
         ids = np.frombuffer(found, "<i4")
         if found == token_ids:  # hundreds of tokens are never the same by chance
             changes = field_changes(header.fingerprint, fingerprint)
+            if not changes and header.cuts != cuts:
+                return replace(_near(path, header, ids), cuts=header.cuts), n_files
             if changes and (same_tokens is None or len(changes) < len(same_tokens.changes)):
                 same_tokens = _near(path, header, ids, changes=changes)
         elif header.fingerprint.digest() == digest:

@@ -18,7 +18,7 @@ from edgellm.store.chunks import outer_bytes
 from edgellm.store.room import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -146,13 +146,13 @@ class Files:
         self.fault = fault
         self.room = room or Room(root)
 
-    def key(self, digest: str, ids: bytes) -> str:
-        """Return the key for a fingerprint's digest and token ids."""
-        return names.key_of(digest, ids, self.secret)
+    def key(self, digest: str, ids: bytes, cuts: Sequence[int] = ()) -> str:
+        """Return the key for a fingerprint's digest, token ids and the cuts inside them."""
+        return names.key_of(digest, ids, self.secret, cuts)
 
-    def path(self, digest: str, ids: bytes) -> Path:
+    def path(self, digest: str, ids: bytes, cuts: Sequence[int] = ()) -> Path:
         """Return the only place where that snapshot may lie."""
-        return names.path_of(self.root, digest, ids, self.secret)
+        return names.path_of(self.root, digest, ids, self.secret, cuts)
 
     def folder(self, digest: str) -> Path:
         """Return the folder of the snapshots of a fingerprint's digest."""
@@ -166,11 +166,11 @@ class Files:
         """Return what a file of `n_bytes` has on the disk, which encrypting makes longer."""
         return n_bytes if self.secret is None else outer_bytes(n_bytes)
 
-    def is_kept_plain(self, digest: str, ids: bytes) -> bool:
-        """Return whether a store with a key has these tokens from a time without one."""
+    def is_kept_plain(self, digest: str, ids: bytes, cuts: Sequence[int] = ()) -> bool:
+        """Return whether a store with a key has this prefix from a time without one."""
         if self.secret is None:
             return False
-        return os.path.lexists(names.path_of(self.root, digest, ids))
+        return os.path.lexists(names.path_of(self.root, digest, ids, None, cuts))
 
     def opened(self, path: Path) -> AbstractContextManager[OpenFile]:
         """Open a file for reading; see `open_plain`. A store with a key reads encrypted ones."""

@@ -14,6 +14,8 @@ from edgellm.store.read import read_snapshot
 from edgellm.store.tiers import serves
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgellm.core import Tier
     from edgellm.store.answers import MissCode
     from edgellm.store.files import Files
@@ -36,9 +38,10 @@ def find(
     tier: Tier,
     landing: Landing | None = None,
     *,
+    cuts: Sequence[int] = (),
     keep_damaged: bool = False,
 ) -> Hit | Miss:
-    """Read and verify the snapshot of exactly these tokens; see `SnapshotStore.lookup`.
+    """Read and verify the snapshot of exactly this prefix; see `SnapshotStore.lookup`.
 
     Args:
         files: of the store.
@@ -46,15 +49,16 @@ def find(
         ids: the prefix as little-endian int32.
         tier: the coarsest that will do.
         landing: where the engine wants the rows, or None for fresh arrays.
+        cuts: all places strictly inside the prefix where it was cut, ascending.
         keep_damaged: leave a damaged file, for who only asks.
     """
     if not files.room.place.readable:
         return Miss(files.room.place.problem, "unreadable")
     digest = fingerprint.digest()
-    path = files.path(digest, ids)
+    path = files.path(digest, ids, cuts)
 
     def accept(header: SnapshotHeader) -> None:
-        refuse_others(header, digest, ids)
+        refuse_others(header, digest, ids, cuts)
         if not serves(header.tier, tier):
             raise TooCoarse(f"kept as {header.tier.value}, {tier.value} is asked")
 
@@ -62,7 +66,7 @@ def find(
         refuse_foreign_folders(path)
         found = read_snapshot(path, accept, open_file=files.opened, landing=landing)
     except (SnapshotError, OSError, MemoryError) as err:
-        if isinstance(err, FileNotFoundError) and files.is_kept_plain(digest, ids):
+        if isinstance(err, FileNotFoundError) and files.is_kept_plain(digest, ids, cuts):
             return Miss(
                 "incompatible: kept plain, and this store is used with a key", "incompatible"
             )
@@ -105,16 +109,21 @@ def _useless(path: Path, err: SnapshotCorrupt | BaseMissing, *, keep_damaged: bo
     return Miss(f"corrupt: in {culprit.stem}, which it leans on: {err.message}", "corrupt")
 
 
-def refuse_others(header: SnapshotHeader, digest: str, ids: bytes) -> None:
+def refuse_others(
+    header: SnapshotHeader, digest: str, ids: bytes, cuts: Sequence[int] = ()
+) -> None:
     """Refuse a whole snapshot that is not the one that was asked for.
 
     Raises:
-        SnapshotIncompatible: it is of another model or engine; `ForeignTokens` for other tokens.
+        SnapshotIncompatible: it is of another model or engine; `ForeignTokens` for other tokens,
+            and for the same ones cut elsewhere.
     """
     if header.fingerprint.digest() != digest:
         raise SnapshotIncompatible("another model or engine under this name")
     if header.tokens_sha256 != hashlib.sha256(ids).hexdigest():
         raise ForeignTokens("other tokens under this name")
+    if header.cuts != tuple(cuts):
+        raise ForeignTokens("tokens that were cut elsewhere under this name")
 
 
 def info_of(path: Path, header: SnapshotHeader, n_bytes: int) -> SnapshotInfo:
@@ -128,6 +137,7 @@ def info_of(path: Path, header: SnapshotHeader, n_bytes: int) -> SnapshotInfo:
         created_s=header.created_s,
         tier=header.tier,
         parent=header.parent,
+        cuts=header.cuts,
     )
 
 

@@ -35,7 +35,10 @@ DELTA: Final = "delta-1"
 PLANES: Final = "planes-1"
 """Sections whose high bytes are compressed."""
 
-FEATURES: Final = (KV_CODEC, KINDS_2, DELTA, PLANES)
+CUTS: Final = "cuts-1"
+"""A prefix that was cut before its end, where decoding began anew."""
+
+FEATURES: Final = (KV_CODEC, KINDS_2, DELTA, PLANES, CUTS)
 Stored = Literal["exact", "packed", "planes"]
 
 
@@ -120,6 +123,7 @@ class SnapshotHeader:
         tier: how the sections are stored.
         parent: the snapshot whose rows come before those of the dense parts here, or None.
         extra: values that a reader may ignore.
+        cuts: all places strictly inside the prefix where it was cut, ascending.
     """
 
     fingerprint: Fingerprint
@@ -131,6 +135,7 @@ class SnapshotHeader:
     tier: Tier = Tier.EXACT
     parent: Anchor | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    cuts: tuple[int, ...] = ()
 
     def extents(self) -> tuple[Extent, ...]:
         """Return all runs of bytes, in file order."""
@@ -146,6 +151,7 @@ class SnapshotHeader:
             or any(row.role in MORE_ROLES for row in rows),
             DELTA: self.parent is not None,
             PLANES: any(row.stored == "planes" for row in rows),
+            CUTS: bool(self.cuts),
         }
         return tuple(name for name in FEATURES if uses[name])
 
@@ -159,6 +165,7 @@ class SnapshotHeader:
             "soft": [[*pair] for pair in self.fingerprint.soft],
             "n_tokens": self.n_tokens,
             "tokens_sha256": self.tokens_sha256,
+            **({"cuts": [*self.cuts]} if self.cuts else {}),
             "tier": self.tier.value,
             "exactness": exactness(self.tier),
             "created": self.created_s,

@@ -124,12 +124,13 @@ def _receive(source: OpenPack, entry: PackedFile, files: Files) -> None:
     header, ids = read_tokens(incoming, open_file=files.opened)
     # Its place follows from what it says itself, and never from a name in the pack.
     digest = header.fingerprint.digest()
-    if digest != source.manifest.digest or names.key_of(digest, ids) != entry.key:
+    key = names.key_of(digest, ids, cuts=header.cuts)
+    if digest != source.manifest.digest or key != entry.key:
         raise SnapshotCorrupt(f"snapshot {entry.key} is not the one that the manifest names")
-    path = files.path(digest, ids)
+    path = files.path(digest, ids, header.cuts)
     make_folder(path.parent, files.fault)
     rename_over(incoming, path)
-    found = find(files, header.fingerprint, ids, _COARSEST, keep_damaged=True)
+    found = find(files, header.fingerprint, ids, _COARSEST, cuts=header.cuts, keep_damaged=True)
     if not isinstance(found, Hit):
         raise SnapshotCorrupt(f"snapshot {entry.key}: {found.reason}")
     parent = "" if found.info.parent is None else found.info.parent.key

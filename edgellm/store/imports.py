@@ -44,6 +44,7 @@ class Waiting:
         entry: what the manifest says of it.
         ids: its prefix as little-endian int32.
         path: where it lies.
+        cuts: all places strictly inside the prefix where it was cut, ascending.
     """
 
     files: Files
@@ -51,17 +52,19 @@ class Waiting:
     entry: PackedFile
     ids: bytes
     path: Path
+    cuts: tuple[int, ...] = ()
 
     def tokens(self) -> list[int]:
         """Return its prefix."""
         return [int(token) for token in np.frombuffer(self.ids, "<i4")]
 
-    def line(self) -> list[tuple[PackedFile, bytes]]:
-        """Return it and what it leans on, the shortest first, with their tokens."""
-        found: list[tuple[PackedFile, bytes]] = []
+    def line(self) -> list[tuple[PackedFile, bytes, tuple[int, ...]]]:
+        """Return it and what it leans on, the shortest first, with their tokens and cuts."""
+        found: list[tuple[PackedFile, bytes, tuple[int, ...]]] = []
         entry: PackedFile | None = self.entry
         while entry is not None:
-            found.insert(0, (entry, self.ids[: entry.n_tokens * names.TOKEN_BYTES]))
+            ids = self.ids[: entry.n_tokens * names.TOKEN_BYTES]
+            found.insert(0, (entry, ids, names.cuts_below(self.cuts, entry.n_tokens)))
             entry = self.manifest.file(entry.parent)
         return found
 
@@ -84,28 +87,29 @@ class Imports:
         self._files = files
         self.root = files.root / IMPORTS_DIR
 
-    def waiting(self, digest: str, ids: bytes) -> Waiting | None:
-        """Return the imported snapshot of exactly these tokens that waits for its first use.
+    def waiting(self, digest: str, ids: bytes, cuts: tuple[int, ...] = ()) -> Waiting | None:
+        """Return the imported snapshot of exactly this prefix that waits for its first use.
 
         None where the store proper has a file for them.
 
         Args:
             digest: of the engine's fingerprint.
             ids: the prefix as little-endian int32.
+            cuts: all places strictly inside it where it is cut, ascending.
         """
         folders = self._folders()  # asked at every prompt, and nearly always empty
-        if not folders or os.path.lexists(self._files.path(digest, ids)):
+        if not folders or os.path.lexists(self._files.path(digest, ids, cuts)):
             return None
-        key = names.key_of(digest, ids)
+        key = names.key_of(digest, ids, cuts=cuts)
         for folder in folders:
             files = self.pack_files(folder)
-            path = files.path(digest, ids)
+            path = files.path(digest, ids, cuts)
             if not os.path.lexists(path):
                 continue
             manifest = _read_manifest(files)
             entry = None if manifest is None else manifest.file(key)
             if manifest is not None and entry is not None and manifest.digest == digest:
-                return Waiting(files, manifest, entry, ids, path)
+                return Waiting(files, manifest, entry, ids, path, cuts)
         return None
 
     def admit(self, waiting: Waiting) -> bool:
@@ -119,10 +123,10 @@ class Imports:
         """
         digest, line = waiting.manifest.digest, waiting.line()
         moves = []
-        for entry, ids in line:
-            path = self._files.path(digest, ids)
+        for entry, ids, cuts in line:
+            path = self._files.path(digest, ids, cuts)
             if not os.path.lexists(path):
-                moves.append((entry, waiting.files.path(digest, ids), path))
+                moves.append((entry, waiting.files.path(digest, ids, cuts), path))
             elif entry is not waiting.entry and digest_of(self._files, path)[1] != entry.sha256:
                 return False
         for entry, src, dst in moves:
@@ -133,9 +137,9 @@ class Imports:
                 self._files.fault("rename", str(dst))
                 rename_over(src, dst)
                 fsync_dir(dst.parent)
-        for entry, ids in reversed(line):
+        for entry, ids, cuts in reversed(line):
             if not waiting.is_needed(entry.key):
-                self._remove(waiting.files, waiting.files.path(digest, ids))
+                self._remove(waiting.files, waiting.files.path(digest, ids, cuts))
         return True
 
     def drop(self, waiting: Waiting) -> None:

@@ -76,6 +76,8 @@ def check_layout(header: SnapshotHeader) -> None:
     """
     if header.tokens.n_bytes != header.n_tokens * TOKEN_BYTES:
         raise SnapshotCorrupt(f"{header.n_tokens} tokens in {header.tokens.n_bytes} bytes")
+    if header.cuts and header.cuts[-1] >= header.n_tokens:
+        raise SnapshotCorrupt(f"a cut at {header.cuts[-1]} of {header.n_tokens} tokens")
     parent = header.parent
     base_tokens = parent.n_tokens if parent is not None else 0
     if base_tokens >= header.n_tokens:

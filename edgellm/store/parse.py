@@ -14,6 +14,7 @@ from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt, SnapshotIncompatible
 from edgellm.store.fields import MAX_NUMBER, TEXT, Fields, choice, members, number, text
 from edgellm.store.header import (
+    CUTS,
     DELTA,
     FEATURES,
     FORMAT,
@@ -77,6 +78,7 @@ def _header(values: Fields) -> SnapshotHeader:
         tier=tier,
         parent=parent,
         extra=values.fields("extra").rest(),
+        cuts=_cuts(values) if words.has_cuts else (),
     )
     values.finish()
     return header
@@ -90,6 +92,7 @@ class _Words:
         self.kinds = KINDS + MORE_KINDS * has_more
         self.roles = ROLES + MORE_ROLES * has_more
         self.has_parent = DELTA in features
+        self.has_cuts = CUTS in features
         packed, planes = KV_CODEC in features, PLANES in features
         more = ("packed",) * packed + ("planes",) * planes
         self.stored = ("exact", *more) if more else ()
@@ -133,6 +136,14 @@ def _parent(values: Fields, words: _Words) -> Anchor | None:
     )
     parent.finish()
     return anchor
+
+
+def _cuts(values: Fields) -> tuple[int, ...]:
+    """Take the cuts, each behind the one before; `check_layout` knows how far they may reach."""
+    found: list[int] = []
+    for item in values.items("cuts"):
+        found.append(number("the header", "cuts", item, found[-1] + 1 if found else 1))
+    return tuple(found)
 
 
 def _part(values: Fields, words: _Words) -> PartRow:

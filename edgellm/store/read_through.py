@@ -5,6 +5,7 @@ To whoever uses it, it is a store: a prefix that came from elsewhere is found li
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.core import Tier
@@ -86,20 +87,21 @@ class ReadThroughStore(SnapshotStore):
         self,
         fingerprint: Fingerprint,
         tokens: TokenIds,
-        cuts: Sequence[int],
+        lengths: Sequence[int] | Mapping[int, Sequence[int]],
         tier: Tier = Tier.EXACT,
         *,
         landing: Landing | None = None,
     ) -> Hit | Miss:
         """Return the longest prefix that is here, or that the shared place has and sends in time."""
-        found = super().longest(fingerprint, tokens, cuts, tier, landing=landing)
+        found = super().longest(fingerprint, tokens, lengths, tier, landing=landing)
         n_here = found.state.n_tokens if isinstance(found, Hit) else 0
-        longer = [cut for cut in cuts if cut > n_here]
+        cuts = lengths if isinstance(lengths, Mapping) else dict.fromkeys(lengths, ())
+        longer = {n: cuts[n] for n in cuts if n > n_here}
         speed = self.tokens_per_s() or UNKNOWN_TOKENS_PER_S
         if longer and self.shared.fetch(
-            fingerprint, tokens, longer, tier, lambda cut: (cut - n_here) / speed
+            fingerprint, tokens, longer, tier, lambda n: (n - n_here) / speed
         ):
-            return super().longest(fingerprint, tokens, cuts, tier, landing=landing)
+            return super().longest(fingerprint, tokens, lengths, tier, landing=landing)
         return found
 
     def save(
@@ -111,11 +113,18 @@ class ReadThroughStore(SnapshotStore):
         base: Anchor | None = None,
         lossless: bool = False,
         text_sha256: str = "",
+        cuts: Sequence[int] = (),
     ) -> Saved | Skipped:
         """Write the state here, and offer the file to the shared place."""
         outcome = super().save(
-            fingerprint, tokens, state, base=base, lossless=lossless, text_sha256=text_sha256
+            fingerprint,
+            tokens,
+            state,
+            base=base,
+            lossless=lossless,
+            text_sha256=text_sha256,
+            cuts=cuts,
         )
         if isinstance(outcome, Saved):
-            self.shared.offer(fingerprint, tokens, outcome.path)
+            self.shared.offer(fingerprint, tokens, outcome.path, cuts)
         return outcome

@@ -2,7 +2,7 @@ r"""RemoteTier: a place for snapshots that several machines share, and how a val
 
 A value is one snapshot file behind a seal:
     magic `EDGERT1\0` | HMAC-SHA256(value key, name | content), 32 bytes | content
-Its name is an HMAC as well, over the fingerprint's digest and the token ids, so that whoever can list the
+Its name is an HMAC as well, over the fingerprint's digest and the prefix's identity, so that whoever can list the
 names of the place, but has not the secret, can neither tell which prompts lie there nor put one there.
 """
 
@@ -13,6 +13,7 @@ import hmac
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgellm.errors import SnapshotCorrupt, UsageError
+from edgellm.store.names import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,14 +72,15 @@ class Seals:
         self._name_key = _mac(secret, b"edgellm remote name 1")
         self._value_key = _mac(secret, b"edgellm remote value 1")
 
-    def name(self, digest: str, token_ids: bytes) -> str:
+    def name(self, digest: str, token_ids: bytes, cuts: Sequence[int] = ()) -> str:
         """Return the name of a snapshot, 64 hex digits.
 
         Args:
             digest: of the fingerprint, 64 hex digits.
             token_ids: the prefix as little-endian int32.
+            cuts: all places strictly inside it where it was cut, ascending.
         """
-        return _mac(self._name_key, bytes.fromhex(digest), token_ids).hex()
+        return _mac(self._name_key, bytes.fromhex(digest), identity_of(token_ids, cuts)).hex()
 
     def seal(self, name: str, content: bytes | bytearray) -> tuple[bytes, bytes | bytearray]:
         """Return a value in two pieces: the seal and the content itself."""

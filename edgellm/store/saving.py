@@ -45,6 +45,7 @@ class Saving:
         base: what its file may lean on, or None.
         lossless: whether its high bytes are compressed.
         text_sha256: 64 hex digits, the hash of its text, or "" where it has none.
+        cuts: all places strictly inside the prefix where it was cut, ascending.
     """
 
     fingerprint: Fingerprint
@@ -54,12 +55,13 @@ class Saving:
     base: Anchor | None = None
     lossless: bool = False
     text_sha256: str = ""
+    cuts: tuple[int, ...] = ()
 
 
 def store_state(files: Files, job: Saving) -> Saved | Skipped:
     """Write a state unless it is there already; see `SnapshotStore.save`."""
     digest = job.fingerprint.digest()
-    path = files.path(digest, job.ids)
+    path = files.path(digest, job.ids, job.cuts)
     text = files.text(digest, job.text_sha256) if job.text_sha256 else ""
     outcome = _outcome(files, path, job)
     if text and (isinstance(outcome, Saved) or outcome.reason == ALREADY_STORED):
@@ -111,7 +113,7 @@ def _stored(files: Files, path: Path, job: Saving) -> tuple[SnapshotHeader, byte
         refuse_foreign_folders(path)
         with contextlib.ExitStack() as stack:
             link = open_chain(stack, path, files.opened)[0]
-        refuse_others(link.header, job.fingerprint.digest(), job.ids)
+        refuse_others(link.header, job.fingerprint.digest(), job.ids, job.cuts)
     except (SnapshotError, OSError):
         return None
     return (link.header, link.digest) if serves(link.header.tier, tier_of(job.state)) else None
@@ -135,13 +137,13 @@ def _planned(files: Files, path: Path, job: Saving) -> tuple[SnapshotHeader, For
     """Return the header to write and the arrays behind it: leaning on a base where that works."""
     base = _base_header(files, path, job)
     if base is not None and (form := _form(job.state, job.base, lossless=job.lossless)) is not None:
-        header = plan(job.fingerprint, job.ids, form, job.created_s, job.base)
+        header = plan(job.fingerprint, job.ids, form, job.created_s, job.base, job.cuts)
         if not misfit(base, header):
             return header, form
     form = _form(job.state, None, lossless=job.lossless)
     if form is None:
         raise SnapshotError("what it leans on is gone")
-    return plan(job.fingerprint, job.ids, form, job.created_s), form
+    return plan(job.fingerprint, job.ids, form, job.created_s, cuts=job.cuts), form
 
 
 def _base_header(files: Files, path: Path, job: Saving) -> SnapshotHeader | None:
@@ -149,7 +151,8 @@ def _base_header(files: Files, path: Path, job: Saving) -> SnapshotHeader | None
     if job.base is None:
         return None
     prefix = job.ids[: job.base.n_tokens * names.TOKEN_BYTES]
-    if job.base.key != files.key(job.fingerprint.digest(), prefix) or prefix == job.ids:
+    cuts = names.cuts_below(job.cuts, job.base.n_tokens)
+    if job.base.key != files.key(job.fingerprint.digest(), prefix, cuts) or prefix == job.ids:
         return None
     try:
         with contextlib.ExitStack() as stack:

@@ -21,7 +21,7 @@ from edgellm.store.remote import SEAL_BYTES
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from edgellm.core import Tier
@@ -100,7 +100,7 @@ class SharedTier:
         self,
         fingerprint: Fingerprint,
         tokens: TokenIds,
-        cuts: Sequence[int],
+        lengths: Sequence[int] | Mapping[int, Sequence[int]],
         tier: Tier,
         worth_s: Callable[[int], float],
     ) -> bool:
@@ -109,7 +109,7 @@ class SharedTier:
         Args:
             fingerprint: of the engine that asks.
             tokens: the whole prompt.
-            cuts: lengths of prefixes that the store has not, in any order.
+            lengths: of prefixes that the store has not, as `SnapshotStore.longest` takes them.
             tier: the coarsest that will do.
             worth_s: how long it would take to decode a prefix of so many tokens; a transfer that is
                 going to take longer is given up.
@@ -119,21 +119,25 @@ class SharedTier:
         if not self._may():
             return False
         try:
-            for cut in sorted(set(cuts), reverse=True):
-                prefix = ids[: cut * names.TOKEN_BYTES]
-                if self._bring(fingerprint, prefix, tier, deadline_s + worth_s(cut)):
+            for prefix, cuts in names.prefixes_of(ids, lengths):
+                until_s = deadline_s + worth_s(len(prefix) // names.TOKEN_BYTES)
+                if self._bring(fingerprint, prefix, cuts, tier, until_s):
                     return True
         except FetchError as err:
             self._give_up(err)
         return False
 
-    def offer(self, fingerprint: Fingerprint, tokens: TokenIds, path: Path) -> bool:
+    def offer(
+        self, fingerprint: Fingerprint, tokens: TokenIds, path: Path, cuts: Sequence[int] = ()
+    ) -> bool:
         """Put a file of the store there, unless it lies there already; return whether it was sent."""
         if not self._writes_back or not self._may():
             return False
         try:
             content = plain_bytes(self._files, path, self._max_bytes)
-            name = self._seals.name(fingerprint.digest(), names.token_ids(tokens))
+            ids = names.token_ids(tokens)
+            inside = names.cuts_below(cuts, len(ids) // names.TOKEN_BYTES)
+            name = self._seals.name(fingerprint.digest(), ids, inside)
             if self._place.size(name) == SEAL_BYTES + len(content):
                 return False
             self._place.write(name, self._seals.seal(name, content))
@@ -164,14 +168,20 @@ class SharedTier:
             self._counts = replace(self._counts, **grown)
 
     def _bring(
-        self, fingerprint: Fingerprint, ids: bytes, tier: Tier, deadline_s: float, depth: int = 0
+        self,
+        fingerprint: Fingerprint,
+        ids: bytes,
+        cuts: tuple[int, ...],
+        tier: Tier,
+        deadline_s: float,
+        depth: int = 0,
     ) -> bool:
         """Fetch one snapshot, and first what it leans on; return whether it is in the store.
 
         Raises:
             FetchError: the place failed.
         """
-        name = self._seals.name(fingerprint.digest(), ids)
+        name = self._seals.name(fingerprint.digest(), ids, cuts)
         self._count(n_asked=1)
         n_bytes = self._place.size(name)
         if n_bytes is None:
@@ -180,14 +190,16 @@ class SharedTier:
             value = self._transfer(name, n_bytes, deadline_s)
             content = self._seals.open(name, value)
             try:
-                adopt(self._files, fingerprint, ids, content, tier)
+                adopt(self._files, fingerprint, ids, content, tier, cuts)
             except BaseMissing as err:
                 n_base = err.base.n_tokens * names.TOKEN_BYTES
                 if depth == MAX_LINKS or not 0 < n_base < len(ids):
                     raise
-                if not self._bring(fingerprint, ids[:n_base], tier, deadline_s, depth + 1):
+                inside = names.cuts_below(cuts, err.base.n_tokens)
+                base = ids[:n_base]
+                if not self._bring(fingerprint, base, inside, tier, deadline_s, depth + 1):
                     raise
-                adopt(self._files, fingerprint, ids, content, tier)
+                adopt(self._files, fingerprint, ids, content, tier, cuts)
         except (SnapshotError, DoesNotFit, OSError, MemoryError):
             self._count(n_refused=1)
             return False

@@ -27,7 +27,7 @@ from edgellm.store.saving import Saving, store_state
 from edgellm.store.texts import find_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from edgellm.fileio import Fault
@@ -94,13 +94,14 @@ class SnapshotStore:
         place = self._room.place
         return "" if place.readable else place.problem
 
-    def key(self, fingerprint: Fingerprint, tokens: TokenIds) -> str:
-        """Return the 32 hex digits that name the snapshot of these tokens.
+    def key(self, fingerprint: Fingerprint, tokens: TokenIds, *, cuts: Sequence[int] = ()) -> str:
+        """Return the 32 hex digits that name the snapshot of this prefix.
 
         Raises:
-            ValueError: a token id is no non-negative 32-bit number.
+            ValueError: a token id is no non-negative 32-bit number, or the cuts do not ascend.
         """
-        return self._files.key(fingerprint.digest(), names.token_ids(tokens))
+        ids, inside = _prefix(tokens, cuts)
+        return self._files.key(fingerprint.digest(), ids, inside)
 
     def lookup(
         self,
@@ -108,9 +109,10 @@ class SnapshotStore:
         tokens: TokenIds,
         tier: Tier = Tier.EXACT,
         *,
+        cuts: Sequence[int] = (),
         landing: Landing | None = None,
     ) -> Hit | Miss:
-        """Return the state saved for exactly these tokens, or why there is none.
+        """Return the state saved for exactly this prefix, or why there is none.
 
         A state of a finer tier than `tier` serves as well; one of a coarser tier is a miss.
         Reads and verifies the whole file. A file that fails a check is removed, and so is, at the
@@ -120,31 +122,34 @@ class SnapshotStore:
             fingerprint: of the engine that asks.
             tokens: the prefix.
             tier: the coarsest that will do.
+            cuts: all places where its prompt is cut, ascending: those strictly inside the prefix
+                belong to it, because rows depend on where decoding began anew.
             landing: gives the memory to read into; what it gave is the hit's `state`, and is left
                 half filled by a miss.
 
         Raises:
-            ValueError: a token id is no non-negative 32-bit number.
+            ValueError: a token id is no non-negative 32-bit number, or the cuts do not ascend.
         """
-        ids = names.token_ids(tokens)
+        ids, inside = _prefix(tokens, cuts)
         self._sweep_once()
-        return find(self._files, fingerprint, ids, tier, landing)
+        return find(self._files, fingerprint, ids, tier, landing, cuts=inside)
 
     def longest(
         self,
         fingerprint: Fingerprint,
         tokens: TokenIds,
-        cuts: Sequence[int],
+        lengths: Sequence[int] | Mapping[int, Sequence[int]],
         tier: Tier = Tier.EXACT,
         *,
         landing: Landing | None = None,
     ) -> Hit | Miss:
-        """Return the state of the longest stored `tokens[:cut]`, or why the longest is missing.
+        """Return the state of the longest stored `tokens[:n]`, or why the longest is missing.
 
         Args:
             fingerprint: of the engine that asks.
             tokens: the whole prompt.
-            cuts: lengths of prefixes, in any order.
+            lengths: of the prefixes to look for, in any order; a mapping gives for each all places
+                where it was cut before, else it was cut nowhere.
             tier: as in `lookup`.
             landing: as in `lookup`.
 
@@ -152,14 +157,11 @@ class SnapshotStore:
             ValueError: a token id is no non-negative 32-bit number, or there is no such prefix.
         """
         ids = names.token_ids(tokens)
-        n_tokens = len(ids) // names.TOKEN_BYTES
-        if not all(0 < cut <= n_tokens for cut in cuts):
-            raise ValueError(f"cuts {list(cuts)} of {n_tokens} tokens")
+        prefixes = names.prefixes_of(ids, lengths)
         self._sweep_once()
         first_miss = None
-        for cut in sorted(set(cuts), reverse=True):
-            prefix = ids[: cut * names.TOKEN_BYTES]
-            found = find(self._files, fingerprint, prefix, tier, landing)
+        for prefix, cuts in prefixes:
+            found = find(self._files, fingerprint, prefix, tier, landing, cuts=cuts)
             if isinstance(found, Hit):
                 return found
             if found.code == "corrupt":
@@ -179,7 +181,17 @@ class SnapshotStore:
         Raises:
             ValueError: the hash is no such number.
         """
-        return find_text(self._files, fingerprint.digest(), text_sha256)
+        found = find_text(self._files, fingerprint.digest(), text_sha256)
+        return None if found is None else found[0]
+
+    def cuts_by_text(self, fingerprint: Fingerprint, text_sha256: str) -> tuple[int, ...] | None:
+        """Return where the snapshot that `by_text` finds was cut, or None without one.
+
+        Raises:
+            ValueError: the hash is no such number.
+        """
+        found = find_text(self._files, fingerprint.digest(), text_sha256)
+        return None if found is None else found[1]
 
     def save(
         self,
@@ -190,8 +202,9 @@ class SnapshotStore:
         base: Anchor | None = None,
         lossless: bool = False,
         text_sha256: str = "",
+        cuts: Sequence[int] = (),
     ) -> Saved | Skipped:
-        """Write the state after exactly these tokens, unless it is there already.
+        """Write the state after exactly this prefix, unless it is there already.
 
         What is there already is a file of the same tier or of a finer one; a coarser one is replaced.
 
@@ -203,18 +216,21 @@ class SnapshotStore:
                 of `state`: only the rows after it are written, where that is possible.
             lossless: spend time to make the file smaller; the bits stay.
             text_sha256: 64 hex digits, the hash under which `by_text` finds it, or "".
+            cuts: all places where decoding began anew, as in `lookup`.
 
         Raises:
-            ValueError: a token id is no non-negative 32-bit number, or the hash is none.
+            ValueError: a token id is no non-negative 32-bit number, or the hash is none, or the
+                cuts do not ascend.
         """
-        ids = names.token_ids(tokens)
+        ids, inside = _prefix(tokens, cuts)
         self._sweep_once()
         created_s = int(self._clock())
-        return store_state(
-            self._files, Saving(fingerprint, ids, state, created_s, base, lossless, text_sha256)
-        )
+        job = Saving(fingerprint, ids, state, created_s, base, lossless, text_sha256, inside)
+        return store_state(self._files, job)
 
-    def lease(self, fingerprint: Fingerprint, tokens: TokenIds) -> Lease | None:
+    def lease(
+        self, fingerprint: Fingerprint, tokens: TokenIds, *, cuts: Sequence[int] = ()
+    ) -> Lease | None:
         """Return the right to read a prompt whose snapshot is missing; never blocks.
 
         It is to be kept until the snapshot is stored, or is known not to be. Where locks do not
@@ -224,9 +240,9 @@ class SnapshotStore:
             None where another process, or another session of this one, has it: see `await_other`.
 
         Raises:
-            ValueError: a token id is no non-negative 32-bit number.
+            ValueError: as `key`.
         """
-        name = self.key(fingerprint, tokens)
+        name = self.key(fingerprint, tokens, cuts=cuts)
         return self._room.locks.take(name) if self._room.place.writable else Lease()
 
     def await_other(
@@ -235,6 +251,8 @@ class SnapshotStore:
         tokens: TokenIds,
         timeout_s: float,
         stopped: Callable[[], bool] = never,
+        *,
+        cuts: Sequence[int] = (),
     ) -> bool:
         """Wait until whoever reads this prompt has stored it, has given up, or has died.
 
@@ -243,15 +261,16 @@ class SnapshotStore:
             tokens: the prefix, likewise.
             timeout_s: how long; reading the prompt oneself takes no longer than it takes.
             stopped: asked some fifty times a second; True ends the waiting.
+            cuts: of the prompt, likewise.
 
         Returns:
             True when it is time to look again, and to ask for the lease again after a miss;
             False at the timeout or when stopped.
 
         Raises:
-            ValueError: a token id is no non-negative 32-bit number.
+            ValueError: as `key`.
         """
-        return self._room.locks.wait(self.key(fingerprint, tokens), timeout_s, stopped)
+        return self._room.locks.wait(self.key(fingerprint, tokens, cuts=cuts), timeout_s, stopped)
 
     def prune(self, max_bytes: int | None = None) -> Pruned:
         """Remove what nobody can use, then the least recently used; see `Room.prune`.
@@ -282,16 +301,21 @@ class SnapshotStore:
                 yield info_of(path, *read_info(path, open_file=self._files.opened))
 
     def explain(
-        self, fingerprint: Fingerprint, tokens: TokenIds, tier: Tier = Tier.EXACT
+        self,
+        fingerprint: Fingerprint,
+        tokens: TokenIds,
+        tier: Tier = Tier.EXACT,
+        *,
+        cuts: Sequence[int] = (),
     ) -> Explanation:
         """Say what a lookup would find, and if nothing, what is nearest; removes nothing.
 
         Raises:
-            ValueError: a token id is no non-negative 32-bit number.
+            ValueError: as `key`.
         """
         from edgellm.store.explain import explain
 
-        return explain(self._files, fingerprint, tokens, tier)
+        return explain(self._files, fingerprint, *_prefix(tokens, cuts), tier)
 
     def check(self, *, fix: bool = False) -> list[Finding]:
         """Read every file completely and report what is wrong; see `check_store`."""
@@ -312,3 +336,9 @@ class SnapshotStore:
         if not self._swept:
             self._swept = True
             self._room.sweep()
+
+
+def _prefix(tokens: TokenIds, cuts: Sequence[int]) -> tuple[bytes, tuple[int, ...]]:
+    """Return token ids as the store's own functions take them, and the cuts inside them."""
+    ids = names.token_ids(tokens)
+    return ids, names.cuts_below(cuts, len(ids) // names.TOKEN_BYTES)

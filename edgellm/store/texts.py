@@ -48,8 +48,10 @@ def keys_with_text(root: Path) -> frozenset[str]:
     return frozenset(note.stem.rpartition("-")[2] for note in notes)
 
 
-def find_text(files: Files, digest: str, text_sha256: str) -> tuple[int, ...] | None:
-    """Return the token ids of the newest snapshot of this text, or None.
+def find_text(
+    files: Files, digest: str, text_sha256: str
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the token ids of the newest snapshot of this text and its cuts, or None.
 
     A file that leads nowhere is removed.
 
@@ -71,13 +73,15 @@ def find_text(files: Files, digest: str, text_sha256: str) -> tuple[int, ...] | 
         notes = [note for note in folder.iterdir() if note.name.startswith(prefix)]
         found += [(note.lstat().st_mtime_ns, note) for note in notes]
     for _, note in sorted(found, reverse=True):
-        ids = _followed(files, digest, note)
-        if ids is not None:
-            return ids
+        prefix_found = _followed(files, digest, note)
+        if prefix_found is not None:
+            return prefix_found
     return None
 
 
-def _followed(files: Files, digest: str, note: Path) -> tuple[int, ...] | None:
+def _followed(
+    files: Files, digest: str, note: Path
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     name = names.target_name(note.name)
     if name is None:
         return None
@@ -89,6 +93,6 @@ def _followed(files: Files, digest: str, note: Path) -> tuple[int, ...] | None:
         return None
     except (SnapshotError, OSError, MemoryError):  # a lookup says what is wrong with it
         return None
-    if header.fingerprint.digest() != digest or files.path(digest, ids) != target:
+    if header.fingerprint.digest() != digest or files.path(digest, ids, header.cuts) != target:
         return None
-    return tuple(np.frombuffer(ids, "<i4").tolist())
+    return tuple(np.frombuffer(ids, "<i4").tolist()), header.cuts

@@ -43,6 +43,7 @@ def plan(
     state: AnyState,
     created_s: int,
     parent: Anchor | None = None,
+    cuts: tuple[int, ...] = (),
 ) -> SnapshotHeader:
     """Return the header under which `state` is written.
 
@@ -53,6 +54,7 @@ def plan(
             another, and packed.
         created_s: the time to write down.
         parent: what the file leans on, or None.
+        cuts: all places strictly inside the prefix where it was cut, ascending.
 
     Raises:
         SnapshotError: the state cannot be kept, and why.
@@ -80,6 +82,7 @@ def plan(
         parts=tuple(parts),
         tier=tier,
         parent=parent,
+        cuts=cuts,
     )
     # What a reader would refuse is not written in the first place.
     layout.check_layout(parse_header(header.encode()))

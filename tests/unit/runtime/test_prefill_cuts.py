@@ -191,7 +191,7 @@ def test_what_live_memory_holds_is_leant_on(open_engine, prefiller, store) -> No
     branch = reader.run(prompt_of(changed_from=210), Live(first.tokens, first.text, N_TOKENS, CUTS))
     assert "live: same prefix, 200 of 290 tokens; being stored" == branch.snapshot.reason
     (saved,) = keep(store, reader, branch)
-    found = store.lookup(branch.unsaved[0].fingerprint, branch.unsaved[0].tokens)
+    found = store.lookup(branch.unsaved[0].fingerprint, branch.unsaved[0].tokens, cuts=CUTS)
     assert isinstance(found, Hit)
     assert (200, saved.anchor) == (found.info.parent.n_tokens, found.anchor)
 
