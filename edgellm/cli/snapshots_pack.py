@@ -74,6 +74,9 @@ def export(
         Path | None,
         typer.Option("--sign-key", metavar="FILE", help="Private key of `snapshots keygen`."),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace OUT if it is a pack; nothing else goes.")
+    ] = False,
     options: AnswerOptions,
 ) -> None:
     """Write snapshots, and those they lean on, into one signed file for machines with this model.
@@ -86,8 +89,10 @@ def export(
     from edgellm.cli.answer import Status
     from edgellm.cli.snapshots import full_keys, open_store
     from edgellm.runtime.shipping import export as ship
+    from edgellm.store.pack import check_out
     from edgellm.store.signing import read_signer
 
+    check_out(out, overwrite=force)
     signer = None if sign_key is None else read_signer(sign_key)
     store = open_store(options.snapshot_encrypt)
     chosen = full_keys(keys, [entry.key for entry in store.entries()])

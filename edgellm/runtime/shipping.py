@@ -65,7 +65,7 @@ def export(
             type of keys and values and of flash attention goes before.
         store: where they lie.
         keys: of the snapshots.
-        out: the pack; a file there is replaced.
+        out: the pack; a file there is replaced, see `pack.check_out`.
         signer: who vouches for it, or None.
 
     Raises:

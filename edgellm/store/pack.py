@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import stat
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import PackRefused, SnapshotCorrupt, SnapshotError
+from edgellm.errors import PackRefused, SnapshotCorrupt, SnapshotError, UsageError
 from edgellm.fileio import AtomicWriter, no_fault, open_regular, read_exactly
-from edgellm.store.pack_format import HEAD_BYTES, Head, make_head, parse_manifest, split_start
+from edgellm.store.pack_format import (
+    HEAD_BYTES,
+    MAGIC,
+    Head,
+    make_head,
+    parse_manifest,
+    split_start,
+)
 from edgellm.store.signing import is_signed
 
 if TYPE_CHECKING:
@@ -43,6 +51,36 @@ def digest_of(files: Files, path: Path) -> tuple[int, str]:
     return n_bytes, digest.hexdigest()
 
 
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Refuse to write a pack over anything but another one; links are judged by what they lead to.
+
+    Args:
+        out: where a pack is to be written.
+        overwrite: whether a pack, or an empty file, may be replaced.
+
+    Raises:
+        UsageError: its folder is not there, or something is there that stays.
+    """
+    if not out.parent.is_dir():
+        raise UsageError("the folder does not exist", path=out.parent)
+    other = "name another file"
+    try:
+        there = out.stat()
+        if not stat.S_ISREG(there.st_mode):
+            what = "a folder" if stat.S_ISDIR(there.st_mode) else "no regular file"
+            raise UsageError(f"is there and is {what}", path=out, hint=other)
+        with open_regular(out, follow=True) as (file, _):
+            start = file.read(len(MAGIC))
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        raise UsageError(f"cannot be written: {err.strerror or err}", path=out, hint=other) from err
+    if start not in (b"", MAGIC):
+        raise UsageError("is there already and is no pack", path=out, hint=other)
+    if not overwrite:
+        raise UsageError("is there already", path=out, hint=f"use --force, or {other}")
+
+
 def write_pack(
     out: Path,
     manifest: Manifest,
@@ -55,7 +93,7 @@ def write_pack(
     """Write a pack, whole or not at all, and return its length in bytes.
 
     Args:
-        out: where; a file there is replaced.
+        out: where; a file there is replaced, see `check_out`.
         manifest: what is said of the files.
         files: of the store they lie in.
         paths: the files, in the manifest's order.
