@@ -1,7 +1,7 @@
 """RedisTier: snapshots on a Redis server, one string a snapshot.
 
-Every command has a time limit and is sent once. What the server sends is bytes of a stranger: lengths are
-held against what was asked, and the store checks the rest.
+Every command has a limit of time and of bytes, and is sent once. What the server sends is bytes of a
+stranger: lengths are held against what was asked, and the store checks the rest.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from edgellm.cloud.guard import Guard, GuardedSocket
 from edgellm.errors import FetchError, MissingExtra, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ KEEP_S: Final = 7 * 24 * 3600
 
 SCHEMES: Final = ("redis", "rediss", "unix")
 _PREFIX: Final = "edgellm:1:"
+_AROUND_BYTES: Final = (
+    4096  # of an answer beside its content, greetings of a new connection included
+)
 T = TypeVar("T")
 
 
@@ -37,11 +41,7 @@ class RedisTier:
     """
 
     def __init__(self, url: str, *, keep_s: int = KEEP_S) -> None:
-        if urlsplit(url).scheme not in SCHEMES:
-            raise UsageError(
-                f"a shared tier is one of {', '.join(f'{s}://' for s in SCHEMES)}, not this URL",
-                hint="for instance redis://127.0.0.1:6379/0",
-            )
+        self.where = _without_secrets(url)
         try:
             import redis
             from redis.backoff import NoBackoff
@@ -53,20 +53,21 @@ class RedisTier:
         # What is no Redis at the other end also makes redis-py fail in ways of its own.
         self._failures = (redis.RedisError, OSError, ValueError, TypeError, LookupError)
         self._keep_s = keep_s
-        self.where = _without_secrets(url)
+        self._guard = Guard()
         try:
-            self._client: Any = redis.Redis.from_url(
+            pool = redis.ConnectionPool.from_url(
                 url,
                 socket_connect_timeout=CONNECT_TIMEOUT_S,
                 socket_timeout=COMMAND_TIMEOUT_S,
                 protocol=2,  # no greeting: a server is asked what is wanted, and nothing before
                 retry=Retry(NoBackoff(), 0),
                 decode_responses=False,
-                single_connection_client=False,
                 max_connections=2,
             )
         except ValueError as err:
             raise UsageError(f"the URL of the shared tier cannot be read: {err}") from err
+        pool.connection_class = _guarded(pool.connection_class, self._guard)
+        self._client: Any = redis.Redis(connection_pool=pool)
 
     def size(self, name: str) -> int | None:
         """Return the length of a value in bytes, or None without one."""
@@ -77,7 +78,8 @@ class RedisTier:
 
     def read(self, name: str, start: int, n_bytes: int) -> bytes:
         """Return a piece of a value; shorter where it ends, empty where it is gone."""
-        piece = self._ask(lambda: self._client.getrange(_PREFIX + name, start, start + n_bytes - 1))
+        end = start + n_bytes - 1
+        piece = self._ask(lambda: self._client.getrange(_PREFIX + name, start, end), n_bytes)
         if not isinstance(piece, bytes) or len(piece) > n_bytes:
             raise FetchError(f"{self.where} sent something else than {n_bytes} bytes")
         return piece
@@ -90,24 +92,47 @@ class RedisTier:
             raise FetchError(f"{self.where} did not take a value of {len(value)} bytes")
 
     def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
+        """Close the connections."""
+        self._client.connection_pool.disconnect()
 
-    def _ask(self, command: Callable[[], T]) -> T:
+    def _ask(self, command: Callable[[], T], n_bytes: int = 0) -> T:
+        """Run a command whose answer has at most `n_bytes` of content."""
         try:
-            return command()
+            with self._guard.command(COMMAND_TIMEOUT_S, n_bytes + _AROUND_BYTES):
+                return command()
         except self._failures as err:
             # The message of an error may repeat what was sent: its kind is enough.
             raise FetchError(f"{self.where}: {type(err).__name__}") from err
 
 
+def _guarded(connection: Any, guard: Guard) -> Any:
+    """Return a connection class of redis-py whose sockets are guarded."""
+
+    def connect(self: Any) -> GuardedSocket:
+        return GuardedSocket(connection._connect(self), guard)  # noqa: SLF001  # the one seam there is
+
+    return type("GuardedConnection", (connection,), {"_connect": connect})
+
+
 def _without_secrets(url: str) -> str:
-    """Return scheme, host and port: no user, no password, no query."""
-    parts = urlsplit(url)
+    """Return scheme, host and port: no user, no password, no query.
+
+    Raises:
+        UsageError: it is no URL of a Redis server.
+    """
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError as err:
+        raise UsageError(f"the URL of the shared tier cannot be read: {err}") from err
+    database = parts.path.removeprefix("/")
+    if parts.scheme not in SCHEMES:
+        raise UsageError(
+            f"a shared tier is one of {', '.join(f'{s}://' for s in SCHEMES)}, not this URL",
+            hint="for instance redis://127.0.0.1:6379/0",
+        )
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
-    try:
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        port = ""
+    if database and not (database.isascii() and database.isdigit()):
+        raise UsageError("the database of a Redis URL is a number, as in redis://127.0.0.1/0")
     return f"{parts.scheme}://{parts.hostname or ''}{port}"

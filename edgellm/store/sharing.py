@@ -216,15 +216,17 @@ class SharedTier:
         if not SEAL_BYTES < n_bytes <= self._max_bytes:
             raise SnapshotIncompatible(f"a value of {n_bytes} bytes")
         value, got, started_s = bytearray(n_bytes), 0, perf_counter()
+        n_next = _FIRST_PIECE_BYTES
         while got < n_bytes:
-            piece = self._place.read(
-                name, got, min(n_bytes - got, _PIECE_BYTES if got else _FIRST_PIECE_BYTES)
-            )
+            piece = self._place.read(name, got, min(n_bytes - got, n_next))
             self._count(bytes_in=len(piece))
             value[got : got + len(piece)] = piece
             got += len(piece)
             now_s = perf_counter()
-            left_s = (now_s - started_s) * (n_bytes - got) / max(got, 1)
+            took_s = max(now_s - started_s, 1e-6)
+            left_s = took_s * (n_bytes - got) / max(got, 1)
+            # About half a second's worth: a command must end well within its own time limit.
+            n_next = min(_PIECE_BYTES, max(_FIRST_PIECE_BYTES, int(got / took_s / 2)))
             if not piece or now_s + left_s > deadline_s:
                 raise SnapshotIncompatible(f"{got} of {n_bytes} bytes came in time")
         return memoryview(value)

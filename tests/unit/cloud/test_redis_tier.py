@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -88,7 +91,55 @@ def test_a_server_that_speaks_otherwise_is_a_typed_error(
         thread.join(5)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1", "127.0.0.1:6379", "", "redis://h:port"])
+def serve(answer: bytes, *, pause_s: float, repeat: bool) -> tuple[socket.socket, threading.Thread]:
+    """Answer the first client with some bytes, then with the same ones again and again."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def run() -> None:
+        peer, _ = listener.accept()
+        with peer, contextlib.suppress(OSError):
+            peer.recv(4096)
+            while True:
+                peer.sendall(answer)
+                time.sleep(pause_s)
+                if not repeat:
+                    peer.recv(4096)
+                    return
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return listener, thread
+
+
+@pytest.mark.parametrize(
+    ("answer", "pause_s"),
+    [(b"+" + b"y" * 65536, 0), (b"$99999999999\r\n" + b"y" * 65536, 0), (b"y", 0.05)],
+    ids=["an endless line", "a huge length", "a drip"],
+)
+def test_an_answer_without_end_is_cut_off(
+    answer: bytes, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the time of one command, or the bytes that were asked for, whichever is first."""
+    monkeypatch.setattr(redis_tier, "COMMAND_TIMEOUT_S", 0.5)
+    listener, thread = serve(answer, pause_s=pause_s, repeat=True)
+    with listener:
+        tier = RedisTier(f"redis://127.0.0.1:{listener.getsockname()[1]}")
+        tracemalloc.start()
+        started = time.monotonic()
+        with pytest.raises(FetchError):
+            tier.read("a", 0, 1000)
+        took_s, (_, peak) = time.monotonic() - started, tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        tier.close()
+    thread.join(5)
+    assert peak < 4 << 20
+    assert took_s < 5
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1", "127.0.0.1:6379", "", "redis://h:port", "rediss://[bad", "redis://h/abc"],
+)
 def test_other_urls_are_refused(url: str) -> None:
     """Before anything is connected, and without repeating what may hold a password."""
     with pytest.raises(UsageError):
