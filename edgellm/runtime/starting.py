@@ -114,13 +114,16 @@ class Starting:
     ) -> dict[int, tuple[int, ...]]:
         """Return for each of these marks where a memory that ends there was cut before."""
         prefixes: dict[int, tuple[int, ...]] = {}
+        behind = any(mark > prompt.n_prefix for mark in marks)
+        texts = storing.store.texts(fingerprint) if behind else None
         for mark in marks:
             cuts: tuple[int, ...] | None = prompt.cuts
             if mark == prompt.n_kept:
                 cuts = prompt.kept_cuts
-            elif mark > prompt.n_prefix:  # an answer before it may have been read token by token
+            elif texts and mark > prompt.n_prefix:  # an answer may have been read token by token
                 name = turn_name(prompt.tokens[:mark], prompt.cuts)
-                cuts = storing.store.cuts_by_text(fingerprint, name)
+                found = texts.find(name)
+                cuts = None if found is None else found[1]
             prefixes[mark] = cuts_below(prompt.cuts if cuts is None else cuts, mark)
         return prefixes
 

@@ -14,7 +14,7 @@ from edgellm.runtime.live import Live
 from edgellm.runtime.spelled import SpelledTokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from edgellm.core import Message
     from edgellm.engines.base import Engine
@@ -54,21 +54,17 @@ class Turns:
             written: its text.
             boundary: of that text.
         """
-        fingerprint = self._engine.fingerprint()
-        for end, whole in _answer_ends(messages, written.text):
-            head = written.head(end)
-            name = text_name(head.text, boundary.cuts, head.controls)
-            tokens = self._store.by_text(fingerprint, name)
-            if tokens is not None and self._spells(tokens, head):
-                return Live(
-                    tokens,
-                    head.text,
-                    len(tokens),
-                    boundary.cuts,
-                    written.text[end:whole],
-                    head.controls,
-                    self._store.cuts_by_text(fingerprint, name) or (),
-                )
+        texts = self._store.texts(self._engine.fingerprint())
+        ends = list(_answer_ends(messages, written.text)) if texts else []
+        names = head_names(written.text, boundary.cuts, written.controls, (end for end, _ in ends))
+        for end, whole in ends:
+            found = texts.find(names[end])
+            if found is None:
+                continue
+            (tokens, cuts), head = found, written.head(end)
+            if self._spells(tokens, head):
+                pending, n = written.text[end:whole], len(tokens)
+                return Live(tokens, head.text, n, boundary.cuts, pending, head.controls, cuts)
         return None
 
     def _spells(self, tokens: Sequence[int], head: PromptText) -> bool:
@@ -100,9 +96,33 @@ class Turns:
 
 def text_name(text: str, cuts: Sequence[int], controls: Sequence[Span]) -> str:
     """Return 64 hex digits for a conversation: its text, and where it was cut and is controlled."""
-    said = hashlib.sha256(repr((tuple(cuts), tuple(controls))).encode())
-    said.update(text.encode("utf-8", "surrogatepass"))
-    return said.hexdigest()
+    return head_names(text, cuts, controls, [len(text)])[len(text)]
+
+
+def head_names(
+    text: str, cuts: Sequence[int], controls: Sequence[Span], ends: Iterable[int]
+) -> dict[int, str]:
+    """Return what `text_name` gives for beginnings of a text; every character is hashed once.
+
+    Args:
+        text: of the whole prompt.
+        cuts: as `text_name`.
+        controls: of the whole prompt, from the left.
+        ends: of the beginnings, none of which cuts a control token in two.
+    """
+    said, marks = hashlib.sha256(), hashlib.sha256(repr(tuple(cuts)).encode())
+    found: dict[int, str] = {}
+    at = n_controls = 0
+    for end in sorted(set(ends)):
+        said.update(text[at:end].encode("utf-8", "surrogatepass"))
+        at = end
+        while n_controls < len(controls) and controls[n_controls][1] <= end:
+            marks.update(b"%d-%d " % controls[n_controls])
+            n_controls += 1
+        name = marks.copy()
+        name.update(said.digest())
+        found[end] = name.hexdigest()
+    return found
 
 
 def turn_name(tokens: Sequence[int], cuts: Sequence[int]) -> str:

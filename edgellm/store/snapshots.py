@@ -24,7 +24,7 @@ from edgellm.store.flight import Lease, never
 from edgellm.store.read import read_info
 from edgellm.store.room import Room
 from edgellm.store.saving import Saving, store_state
-from edgellm.store.texts import find_text
+from edgellm.store.texts import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -181,8 +181,12 @@ class SnapshotStore:
         Raises:
             ValueError: the hash is no such number.
         """
-        found = find_text(self._files, fingerprint.digest(), text_sha256)
+        found = self.texts(fingerprint).find(text_sha256)
         return None if found is None else found[0]
+
+    def texts(self, fingerprint: Fingerprint) -> Texts:
+        """Return all that `by_text` could find now, for who has many texts to look for."""
+        return Texts(self._files, fingerprint.digest())
 
     def cuts_by_text(self, fingerprint: Fingerprint, text_sha256: str) -> tuple[int, ...] | None:
         """Return where the snapshot that `by_text` finds was cut, or None without one.
@@ -190,7 +194,7 @@ class SnapshotStore:
         Raises:
             ValueError: the hash is no such number.
         """
-        found = find_text(self._files, fingerprint.digest(), text_sha256)
+        found = self.texts(fingerprint).find(text_sha256)
         return None if found is None else found[1]
 
     def save(

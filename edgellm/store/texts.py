@@ -48,35 +48,52 @@ def keys_with_text(root: Path) -> frozenset[str]:
     return frozenset(note.stem.rpartition("-")[2] for note in notes)
 
 
-def find_text(
-    files: Files, digest: str, text_sha256: str
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the token ids of the newest snapshot of this text and its cuts, or None.
-
-    A file that leads nowhere is removed.
+class Texts:
+    """The snapshots of one fingerprint that a text finds, as one look at their folder saw them.
 
     Args:
         files: of the store.
         digest: of the fingerprint, 64 hex digits.
-        text_sha256: likewise.
-
-    Raises:
-        ValueError: the hash of the text is no such number.
     """
-    prefix = files.text(digest, text_sha256) + "-"
-    if not files.room.place.readable:
+
+    def __init__(self, files: Files, digest: str) -> None:
+        self._files = files
+        self._digest = digest
+        self._folder = files.folder(digest)
+        self._notes: dict[str, list[str]] = {}
+        if not files.room.place.readable:
+            return
+        with contextlib.suppress(OSError, SnapshotError):
+            refuse_foreign_folders(self._folder / "any")
+            for name in os.listdir(self._folder):  # noqa: PTH208  # a thousand paths cost more
+                if name.endswith(names.TEXT_SUFFIX):
+                    self._notes.setdefault(name.partition("-")[0], []).append(name)
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._notes)
+
+    def find(self, text_sha256: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return the token ids of the newest snapshot of a text and its cuts, or None.
+
+        A file that leads nowhere is removed.
+
+        Args:
+            text_sha256: 64 hex digits.
+
+        Raises:
+            ValueError: the hash of the text is no such number.
+        """
+        found: list[tuple[int, Path]] = []
+        for name in self._notes.get(self._files.text(self._digest, text_sha256), ()):
+            note = self._folder / name
+            with contextlib.suppress(OSError):  # gone since
+                found.append((note.lstat().st_mtime_ns, note))
+        for _, note in sorted(found, reverse=True):
+            prefix = _followed(self._files, self._digest, note)
+            if prefix is not None:
+                return prefix
         return None
-    folder = files.folder(digest)
-    found: list[tuple[int, Path]] = []
-    with contextlib.suppress(OSError, SnapshotError):
-        refuse_foreign_folders(folder / prefix)
-        notes = [note for note in folder.iterdir() if note.name.startswith(prefix)]
-        found += [(note.lstat().st_mtime_ns, note) for note in notes]
-    for _, note in sorted(found, reverse=True):
-        prefix_found = _followed(files, digest, note)
-        if prefix_found is not None:
-            return prefix_found
-    return None
 
 
 def _followed(

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgellm.core import Tier
-from edgellm.engines.scripted import CHATML
+from edgellm.core import Message, Tier
+from edgellm.engines.scripted import CHATML, ScriptedEngine
 from edgellm.runtime.prompting import PromptText
 from edgellm.runtime.session import SessionOptions
-from edgellm.runtime.turns import Turns, text_name
+from edgellm.runtime.turns import Turns, head_names, text_name
+from edgellm.store.snapshots import SnapshotStore
+from edgellm.store.texts import Texts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ANSWERS = ("The first answer.", "The second one.", "The third.", "The fourth.")
 TURNS = SessionOptions(snapshot=Tier.EXACT, snapshot_turns=True)
@@ -163,9 +171,15 @@ def test_tokens_that_do_not_say_the_text_are_not_used(start, ask, store, monkeyp
     done = session.generate(ask("Why?"))
     tokens = engine._memory.tokens()
     session.close()
+    find = Texts.find
     wrongs = (tokens[:-1], [*tokens, 65], [0, *tokens[1:]], [65, *tokens], [])
     for n, wrong in enumerate(wrongs):
-        monkeypatch.setattr(type(store), "by_text", lambda *_, wrong=wrong: tuple(wrong))
+
+        def lie(texts: Texts, name: str, wrong: Any = tuple(wrong)) -> Any:
+            found = find(texts, name)
+            return found and (wrong, found[1])
+
+        monkeypatch.setattr(Texts, "find", lie)
         session, _ = start(ANSWERS, options=TURNS, store=store)
         again = session.generate(ask("Why?", done.text, f"And {n}?"))
         assert again.usage.reused_tokens < len(tokens)
@@ -187,3 +201,41 @@ def test_control_tokens_are_held_against_their_places(start) -> None:
     assert turns._spells(list(text.encode()), PromptText(text, ()))
     assert text_name(text, (), controls) != text_name(text, (), ())
     assert text_name(text, (12,), controls) != text_name(text, (13,), controls)
+
+
+def test_names_of_beginnings_are_those_of_their_texts() -> None:
+    """Hashed in one go or each by itself, surrogates too."""
+    text, controls = "ab\ud83d\ude00cdef\u00e4gh", ((0, 1), (4, 6))
+    ends = range(len(text), 0, -1)
+    expected = {
+        end: text_name(text[:end], (3,), [span for span in controls if span[1] <= end])
+        for end in ends
+    }
+    assert expected == head_names(text, (3,), controls, ends)
+    assert len(expected) == len(set(expected.values()))
+
+
+def test_a_long_conversation_is_looked_for_in_one_look_at_the_folder(tmp_path: Path) -> None:
+    """With thirty answers and a thousand files it takes some milliseconds."""
+    store = SnapshotStore(tmp_path, floor_bytes=0)
+    engine = ScriptedEngine("")
+    engine.reserve(256)
+    folder = store.files.folder(engine.fingerprint().digest())
+    folder.mkdir(parents=True)
+    for n in range(500):
+        key = hashlib.sha256(str(n).encode()).hexdigest()
+        (folder / f"{key[:32]}.ekv").touch()
+        (folder / f"{key[32:]}-{key[:32]}.ekt").touch()
+    messages = []
+    for n in range(30):
+        messages.append(Message("user", f"question number {n} " * 5))
+        messages.append(Message("assistant", f"answer number {n} " * 20))
+    text = "".join(message.role + message.content for message in messages)
+    turns = Turns(engine, store)
+    boundary: Any = SimpleNamespace(cuts=(10,))
+    took_s = []
+    for _ in range(5):
+        begun = time.process_time()
+        assert turns.recall(messages, PromptText(text), boundary) is None
+        took_s.append(time.process_time() - begun)
+    assert min(took_s) < 0.02  # 3 ms on the machine where listing anew each time took 800
