@@ -134,11 +134,19 @@ LATER_FILES = {
     "format-1-kinds-2": (TOKENS, kinds_state),
     "format-1-delta-1": (LONGER_TOKENS, longer_state),
     "format-1-planes-1": (list(range(1000, 1040)), planes_state),
+    "format-1-cuts-1": (TOKENS, golden_state),
 }
+CUTS = {"format-1-cuts-1": (2, 5)}
+"""Where the prefix of a file was cut before its end."""
+
+
+def _path(folder: Path, name: str, tokens: list[int]) -> Path:
+    ids = names.token_ids(tokens)
+    return names.path_of(folder, FINGERPRINT.digest(), ids, cuts=CUTS.get(name, ()))
 
 
 def _put(folder: Path, name: str, tokens: list[int]) -> None:
-    path = names.path_of(folder, FINGERPRINT.digest(), names.token_ids(tokens))
+    path = _path(folder, name, tokens)
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(FOLDER / f"{name}.ekv", path)
 
@@ -150,7 +158,7 @@ def test_the_first_files_of_each_feature_can_be_read(tmp_path: Path, name: str):
     if name == "format-1-delta-1":
         _put(tmp_path, "format-1", TOKENS)
     _put(tmp_path, name, tokens)
-    found = SnapshotStore(tmp_path).lookup(FINGERPRINT, tokens)
+    found = SnapshotStore(tmp_path).lookup(FINGERPRINT, tokens, cuts=CUTS.get(name, ()))
     assert isinstance(found, Hit), found
     expected = make_state()
     assert [(p.kind, p.first, p.n_tokens) for p in expected.parts] == [
@@ -162,15 +170,17 @@ def test_the_first_files_of_each_feature_can_be_read(tmp_path: Path, name: str):
             assert np.array_equal(left.rows, right.rows)
 
 
-@pytest.mark.parametrize("name", ["format-1-kinds-2", "format-1-delta-1"])
+@pytest.mark.parametrize("name", ["format-1-kinds-2", "format-1-delta-1", "format-1-cuts-1"])
 def test_each_feature_is_written_as_it_was(tmp_path: Path, name: str):
     """The same bytes again; not of byte planes, because another Zstandard may pack them better."""
     tokens, make_state = LATER_FILES[name]
     store = SnapshotStore(tmp_path, clock=lambda: CREATED_S)
     base = store.save(FINGERPRINT, TOKENS, golden_state()) if name.endswith("delta-1") else None
     anchor = base.anchor if isinstance(base, Saved) else None
-    saved = store.save(FINGERPRINT, tokens, make_state(), base=anchor)
+    cuts = CUTS.get(name, ())
+    saved = store.save(FINGERPRINT, tokens, make_state(), base=anchor, cuts=cuts)
     assert isinstance(saved, Saved)
+    assert saved.path == _path(tmp_path, name, tokens)
     assert saved.path.read_bytes() == (FOLDER / f"{name}.ekv").read_bytes()
 
 
@@ -187,15 +197,15 @@ def test_any_changed_byte_is_a_miss(tmp_path: Path, name: str, step: int):
         _put(tmp_path, "format-1", TOKENS)
     _put(tmp_path, name, tokens)
     store = SnapshotStore(tmp_path)
-    path = names.path_of(tmp_path, FINGERPRINT.digest(), names.token_ids(tokens))
+    path, cuts = _path(tmp_path, name, tokens), CUTS.get(name, ())
     content = path.read_bytes()
     for at in range(0, len(content), step):
         damaged = bytearray(content)
         damaged[at] ^= 1 << (at % 8)
         path.write_bytes(damaged)
-        assert isinstance(store.lookup(FINGERPRINT, tokens, tier), Miss), at
+        assert isinstance(store.lookup(FINGERPRINT, tokens, tier, cuts=cuts), Miss), at
     path.write_bytes(content)
-    assert isinstance(store.lookup(FINGERPRINT, tokens, tier), Hit)
+    assert isinstance(store.lookup(FINGERPRINT, tokens, tier, cuts=cuts), Hit)
 
 
 @EVERY
