@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edgellm.runtime.room import Room
     from edgellm.runtime.storing import Storing
     from edgellm.runtime.turns import Turns
+    from edgellm.store.answers import Saved
     from edgellm.store.background import SnapshotWriter
 
 SETTLE_S: Final = 0.05
@@ -129,7 +130,7 @@ class Answering:
         filled = self._prefiller.run_prefix(prompt, cancelled)
         prefix = prompt.tokens[: prompt.n_prefix]
         self.live = Live(prefix, None, len(prefix), prompt.cuts)
-        saving = _Saving(filled, self._writer)
+        saving = _Saving(filled, self._writer, prompt.n_prefix)
         saving.begin()
         return saving.waited()
 
@@ -145,7 +146,7 @@ class Answering:
         if filled.logits is None:
             raise EngineFailed("nothing of the prompt was decoded")
         sampler.prime(prompt.tokens)
-        saving = _Saving(filled, self._writer)
+        saving = _Saving(filled, self._writer, prompt.n_prefix)
         decoding = Decoding(
             self._engine,
             filled.logits,
@@ -223,35 +224,45 @@ class Answering:
 class _Saving:
     """What one answer leaves to be saved: begun after its first token, told at its end."""
 
-    def __init__(self, filled: Prefilled, writer: SnapshotWriter | None) -> None:
+    def __init__(self, filled: Prefilled, writer: SnapshotWriter | None, n_prefix: int) -> None:
         self._filled = filled
         self._writer = writer
-        self._taken = False
+        self._told: list[Saved | Skipped] = []
+        lengths = [len(state.tokens) for state in filled.unsaved]
+        # Behind the prefix there may be ends of messages, which nobody asks about.
+        self._at = lengths.index(n_prefix) if n_prefix in lengths else None
 
     def begin(self) -> None:
         """Hand the states over; called once, however the answer goes."""
-        if self._filled.unsaved and self._writer is not None:
-            self._taken = self._writer.submit(self._filled.unsaved, done=self._filled.release)
+        filled = self._filled
+        if filled.unsaved and self._writer is not None:
+            self._writer.submit(filled.unsaved, done=filled.release, told=self._told)
 
     def use(self) -> SnapshotUse:
         """Say what the store did, as far as it is known when the answer ends."""
-        use, writer = self._filled.snapshot, self._writer
-        if not self._filled.unsaved or writer is None:
-            return use
+        if self._at is None or self._writer is None:
+            return self._filled.snapshot
         # A disk that refuses does so at once, and a program of one answer asks only here.
-        if self._taken and not (writer.settle(SETTLE_S) and writer.failed_last):
-            return use
-        return replace(use, reason=use.reason.partition(BEING_STORED)[0] + "; not kept")
+        self._writer.settle(SETTLE_S)
+        return self._not_kept() or self._filled.snapshot
 
     def waited(self) -> SnapshotUse:
         """Wait until all is written, and say what became of it: code `stored` where it is there."""
         use, writer = self._filled.snapshot, self._writer
-        if not self._filled.unsaved or writer is None:
+        if self._at is None or writer is None:
             return use
         while not writer.settle(WAIT_S):
             pass  # in steps, so that an interrupt is heard
-        if self._taken and not writer.failed_last:
-            return replace(use, reason="stored", code="stored")
-        why = writer.outcomes[-1]
-        reason = why.reason if isinstance(why, Skipped) else "the writer is busy"
-        return replace(use, reason=f"{use.reason.partition(BEING_STORED)[0]}; not kept: {reason}")
+        return self._not_kept() or replace(use, reason="stored", code="stored")
+
+    def _not_kept(self) -> SnapshotUse | None:
+        """Say why the prefix is not there; None where it is, or where nobody knows yet."""
+        use, told = self._filled.snapshot, tuple(self._told)
+        if self._at is None or len(told) <= self._at or told[self._at].is_stored:
+            return None
+        # What it leans on came before it, and is then the reason.
+        why = next(
+            outcome for outcome in told if isinstance(outcome, Skipped) and not outcome.is_stored
+        )
+        reason = f"{use.reason.partition(BEING_STORED)[0]}; not kept: {why.reason}"
+        return replace(use, reason=reason)

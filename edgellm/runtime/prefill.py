@@ -142,13 +142,16 @@ class Prefiller:
         storing, engine = self._storing, self._engine
         if not self._keeps_turns or engine.snapshot_block() or live.text is None:
             return None
+        held = self._starting.held
+        fingerprint = self._fingerprint or engine.fingerprint()
+        is_kept = not held.is_converted and len(live.tokens) >= self._min_tokens
+        is_kept = is_kept and storing is not None and not storing.refusal(fingerprint)
+        if not is_kept and not engine.restore_moves:
+            return None
         try:
             state = engine.capture()
             kept = None
-            held = self._starting.held
-            is_kept = not held.is_converted and len(live.tokens) >= self._min_tokens
             if storing is not None and is_kept:
-                fingerprint = self._fingerprint or engine.fingerprint()
                 name = text_name(live.text, live.cuts, live.controls)
                 keeper = Keeper(engine, storing, held)
                 cuts = self._starting.history_after(live, len(live.tokens))
@@ -229,7 +232,7 @@ class Prefiller:
             return self.use(reason, code, key)
         prefix = prompt.tokens[: prompt.n_prefix]
         key = storing.store.key(fingerprint, prefix, cuts=prompt.cuts)
-        if settling.unsaved:
+        if any(len(unsaved.tokens) == prompt.n_prefix for unsaved in settling.unsaved):
             how = f", {choice.reason}" if choice and choice.reason not in {"", "exact"} else ""
             return self.use(f"{reason}{BEING_STORED}{how}", code, key)
         if choice is not None and not choice.keep:

@@ -147,9 +147,17 @@ class Starting:
             return start
         fingerprint = self._engine.fingerprint()
         base = self._base_at(storing, fingerprint, prompt, n_base)
-        ends = self.segments(prompt)
-        keeps = frozenset(end for end in ends if end > start.n_tokens and end >= self._min_tokens)
+        keeps = self._keeps(storing, fingerprint, prompt, start.n_tokens)
         return replace(start, base=base, fingerprint=fingerprint, keeps=keeps)
+
+    def _keeps(
+        self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, at: int
+    ) -> frozenset[int]:
+        """Return the cuts behind `at` that are to be kept."""
+        if self.held.is_converted or storing.refusal(fingerprint):
+            return frozenset()
+        ends = self.segments(prompt)
+        return frozenset(end for end in ends if end > at and end >= self._min_tokens)
 
     def _base_at(
         self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, n_tokens: int
@@ -175,8 +183,8 @@ class Starting:
         above = {n: prefixes[n] for n in marks if n > max(shared, default=0)}
         storing.notes += admit(self._engine, storing.store, fingerprint, prompt.tokens, above)
         start = self._restored(storing, fingerprint, prompt, above)
-        release = None
-        if start.n_tokens < prompt.n_prefix and prompt.n_prefix in above:
+        release, refusal = None, storing.refusal(fingerprint)
+        if not refusal and start.n_tokens < prompt.n_prefix and prompt.n_prefix in above:
             start, release = self._claimed(storing, fingerprint, prompt, above, start, stopped)
         at = start.n_tokens or self._went_back(shared)
         if not at and shared and len(above) < len(marks):
@@ -187,10 +195,10 @@ class Starting:
             reason = f"live: same prefix{part}"
             base = self._base_at(storing, fingerprint, prompt, at)
             start = Start(at, reason, "live", base=base, fingerprint=fingerprint)
-        ends = self.segments(prompt)
-        keeps = frozenset(end for end in ends if end > at and end >= self._min_tokens)
+        if refusal and at < prompt.n_prefix:
+            start = replace(start, reason=f"{start.reason}; not kept: {refusal}")
+        keeps = self._keeps(storing, fingerprint, prompt, at)
         took_s = perf_counter() - begun
-        keeps = frozenset() if self.held.is_converted else keeps
         return replace(start, restore_s=took_s, keeps=keeps, release=release)
 
     def _claimed(

@@ -128,6 +128,14 @@ class Storing:
             return self._asked
         return coarsest(self._measured(fingerprint) or {}, self._loss)
 
+    def refusal(self, fingerprint: Fingerprint) -> str:
+        """Say why nothing is captured, because it cannot be written; "" where it may be.
+
+        Where a tier rounds, a run captures all the same: it goes on from the rounded memory.
+        """
+        exact = self.tier(fingerprint) is Tier.EXACT and not self.must_measure(fingerprint)
+        return self.store.closed if exact else ""
+
     def must_measure(self, fingerprint: Fingerprint) -> bool:
         """Return whether loss is allowed and nobody knows yet what a tier costs this model."""
         return (

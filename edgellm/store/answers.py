@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from edgellm.core import Tier
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgellm.store.state import Anchor, KVState
+
+ALREADY_STORED: Final = "already stored"
 
 MissCode = Literal[
     "not_stored",  # nothing lies under this name
@@ -94,6 +96,11 @@ class Saved:
     n_bytes: int
     anchor: Anchor
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether there is a file now that serves."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -109,3 +116,8 @@ class Skipped:
     reason: str
     failed: bool = False
     anchor: Anchor | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether there is a file that serves, and therefore nothing was written."""
+        return self.reason == ALREADY_STORED

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -54,10 +54,11 @@ class Unsaved:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """States to be written, and what is called when they are done with."""
+    """States to be written, what is called when they are done with, and what became of them."""
 
     states: deque[Unsaved]
     done: Callable[[], None] | None = None
+    told: list[Saved | Skipped] = field(default_factory=list)
 
 
 class SnapshotWriter:
@@ -114,6 +115,7 @@ class SnapshotWriter:
         *,
         done: Callable[[], None] | None = None,
         may_wait: bool = False,
+        told: list[Saved | Skipped] | None = None,
     ) -> bool:
         """Hand over states to be saved in order; nothing of them may change from now on.
 
@@ -121,6 +123,7 @@ class SnapshotWriter:
             states: at least one.
             done: called once, when they are written, have failed, or were dropped.
             may_wait: whether they may stand behind a batch in hand.
+            told: gets what became of each of them, in their order, as soon as it is done with.
 
         Returns:
             False when they were dropped, because the writer is busy or closed; `outcomes` says so.
@@ -130,7 +133,8 @@ class SnapshotWriter:
         """
         for state in states:
             names.token_ids(state.tokens)  # the caller hears of its mistake, not the thread
-        taken = self._take(_Batch(deque(states), done), 2 if may_wait else 1)
+        batch = _Batch(deque(states), done, [] if told is None else told)
+        taken = self._take(batch, 2 if may_wait else 1)
         if not taken and done is not None:
             done()
         return taken
@@ -138,14 +142,17 @@ class SnapshotWriter:
     def _take(self, batch: _Batch, n_places: int) -> bool:
         with self._changed:
             if self._closed or len(self._batches) >= n_places:
-                self._outcomes.append(Skipped(_CLOSED if self._closed else _BUSY))
-                return False
+                return self._refuse(batch, Skipped(_CLOSED if self._closed else _BUSY))
             if not self._start():
-                self._outcomes.append(Skipped("no thread could be started", failed=True))
-                return False
+                return self._refuse(batch, Skipped("no thread could be started", failed=True))
             self._batches.append(batch)
             self._changed.notify_all()
             return True
+
+    def _refuse(self, batch: _Batch, why: Skipped) -> bool:
+        self._outcomes.append(why)
+        batch.told += [why] * len(batch.states)
+        return False
 
     def _start(self) -> bool:
         """Start the thread if it is not running; False when the system has none left."""
@@ -178,7 +185,7 @@ class SnapshotWriter:
             while (batch := self._next()) is not None:
                 # Popped one by one: the thread must not keep a state alive that is written.
                 while batch.states:
-                    self._save(batch.states.popleft())
+                    self._save(batch.states.popleft(), batch.told)
                 self._end(batch)
         finally:  # a fault of ours too, which the thread's hook shows: nobody may wait for ever
             self._give_up()
@@ -192,7 +199,9 @@ class SnapshotWriter:
     def _end(self, batch: _Batch) -> None:
         """Let go of a batch; what is left of it was not saved."""
         with self._changed:
-            self._outcomes += [Skipped(_BROKEN, failed=True)] * len(batch.states)
+            broken = [Skipped(_BROKEN, failed=True)] * len(batch.states)
+            self._outcomes += broken
+            batch.told += broken
             batch.states.clear()
             done, batch.done = batch.done, None
         try:
@@ -210,7 +219,7 @@ class SnapshotWriter:
             for batch in reversed(self._batches):
                 ending.callback(self._end, batch)
 
-    def _save(self, given: Unsaved) -> None:
+    def _save(self, given: Unsaved, told: list[Saved | Skipped]) -> None:
         with self._changed:
             base = self._anchors.get(given.base_key)
         started = perf_counter()
@@ -221,6 +230,7 @@ class SnapshotWriter:
             seconds = perf_counter() - started
             with self._changed:
                 self._outcomes.append(outcome)
+                told.append(outcome)
                 if outcome.anchor is not None:
                     self._anchors[outcome.anchor.key] = outcome.anchor
         if isinstance(outcome, Saved) and self._on_saved is not None:

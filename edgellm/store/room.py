@@ -91,6 +91,13 @@ class Room:
         """The most that everything below the root may take together."""
         return disk_of(self.root).cap_bytes if self._cap_bytes is None else self._cap_bytes
 
+    @property
+    def closed(self) -> str:
+        """Why nothing at all can be written, as far as that is known beforehand, or ""."""
+        if self.place.writable and self.cap_bytes <= 0:
+            return f"no room is given to snapshots ({CAP_VARIABLE} or the cap that was asked for)"
+        return "" if self.place.writable else self.place.problem
+
     @contextlib.contextmanager
     def made(
         self, n_bytes: int, keep: Collection[Path] = (), wait_s: float | None = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from edgellm.errors import DoesNotFit, SnapshotError
 from edgellm.store import layout, names
-from edgellm.store.answers import Saved, Skipped
+from edgellm.store.answers import ALREADY_STORED, Saved, Skipped
 from edgellm.store.chain import MAX_LINKS, base_path, misfit, open_chain
 from edgellm.store.codec import cut_state
 from edgellm.store.files import refuse_foreign_folders
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from edgellm.store.state import Fingerprint, KVState, PlaneState
 
     Form = KVState | PackedState | PlaneState
-
-ALREADY_STORED: Final = "already stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ def store_state(files: Files, job: Saving) -> Saved | Skipped:
     path = files.path(digest, job.ids, job.cuts)
     text = files.text(digest, job.text_sha256) if job.text_sha256 else ""
     outcome = _outcome(files, path, job)
-    if text and (isinstance(outcome, Saved) or outcome.reason == ALREADY_STORED):
+    if text and outcome.is_stored:
         note_text(files, path, text)
     return outcome
 

@@ -94,6 +94,11 @@ class SnapshotStore:
         place = self._room.place
         return "" if place.readable else place.problem
 
+    @property
+    def closed(self) -> str:
+        """Why nothing can be kept, as far as that is known beforehand, one phrase, or ""."""
+        return self._room.closed
+
     def key(self, fingerprint: Fingerprint, tokens: TokenIds, *, cuts: Sequence[int] = ()) -> str:
         """Return the 32 hex digits that name the snapshot of this prefix.
 
@@ -247,7 +252,7 @@ class SnapshotStore:
             ValueError: as `key`.
         """
         name = self.key(fingerprint, tokens, cuts=cuts)
-        return self._room.locks.take(name) if self._room.place.writable else Lease()
+        return Lease() if self._room.closed else self._room.locks.take(name)
 
     def await_other(
         self,

@@ -10,6 +10,7 @@ import pytest
 from edgellm.core import Message, Tier
 from edgellm.errors import EngineFailed, UsageError
 from edgellm.runtime.session import SessionOptions
+from edgellm.store.room import LOCK_NAME
 from edgellm.store.snapshots import SnapshotStore
 
 OFF = SessionOptions(snapshot=Tier.OFF)
@@ -77,6 +78,49 @@ def test_a_disk_that_refuses_is_told(start, tmp_path, system) -> None:
     use = session.warm(system)
     assert "not_stored" == use.code
     assert "miss: not stored; not kept: " in use.reason
+
+
+def test_where_nothing_can_be_written_nothing_is_captured(start, ask, tmp_path, system) -> None:
+    """A full disk and a cap of nothing: said as what they are, with the calls of any other run."""
+    free, cold = start(store=SnapshotStore(tmp_path / "free"))
+    text = free.generate(ask("Why?")).text
+    for limit, why in (({"floor_bytes": 1 << 60}, "stay free"), ({"cap_bytes": 0}, "no room")):
+        store = SnapshotStore(tmp_path / "store", **limit)
+        session, _ = start(store=store)
+        use = session.warm(system)
+        assert "not_stored" == use.code
+        assert f"; not kept: {store.closed}" in use.reason
+        assert why in use.reason
+        session, engine = start(store=store)
+        done = session.generate(ask("Why?"))
+        assert (text, cold.decoded) == (done.text, engine.decoded)
+        assert ("not_stored", use.reason) == (done.snapshot.code, done.snapshot.reason)
+        assert not [entry for entry in engine.log if entry[0] == "capture"]
+    assert [] == [*(tmp_path / "store").rglob("*.ekv"), *(tmp_path / "store").rglob("*.lock")]
+
+
+def test_a_store_that_others_hold_is_no_success(start, ask, store, system) -> None:
+    """What was skipped was not stored, though nothing failed."""
+    store.files.room._wait_s = 0.05
+    session, _ = start(store=store)
+    with store.files.room.locks.take(LOCK_NAME):
+        use = session.warm(system)
+    assert "not_stored" == use.code
+    assert "miss: not stored; not kept: other processes are saving" == use.reason
+    assert "stored" == start(store=store)[0].warm(system).code
+
+
+def test_what_another_process_stored_meanwhile_counts(start, store, system, monkeypatch) -> None:
+    """It is there, whoever wrote it."""
+    session, _ = start(store=store)
+    other = SnapshotStore(store.root)
+
+    def save(*args, **how):
+        other.save(*args, **how)
+        return SnapshotStore.save(store, *args, **how)
+
+    monkeypatch.setattr(store, "save", save)
+    assert "stored" == session.warm(system).code
 
 
 def test_warming_is_refused_where_an_answer_would_be(start, ask, store, system) -> None:
