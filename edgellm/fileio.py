@@ -300,3 +300,14 @@ def process_alive(pid: int) -> bool:
     import psutil
 
     return bool(psutil.pid_exists(pid))
+
+
+def process_stopped(pid: int) -> bool:
+    """Return whether a process of this machine was suspended; False where nobody can say."""
+    import psutil
+
+    try:
+        status = psutil.Process(pid).status()
+    except (psutil.Error, OSError, OverflowError):
+        return False
+    return status in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 SLOW_TOKENS_PER_S: Final = 50.0
 """How fast another process is taken to read its prompt where nothing was measured."""
 
-WAIT_FACTOR: Final = 2.0
+MAX_UNKNOWN_WAIT_S: Final = 30.0
+"""The longest wait where nothing was measured."""
+
+WAIT_FACTOR: Final = 1.25
 WAIT_MORE_S: Final = 1.0
-"""A wait is twice the prefill that was predicted and a little more: its first token and the disk."""
+"""A wait is the prefill that was predicted and a little more: its first token and the disk."""
 
 
 class Claim:
@@ -60,6 +63,7 @@ class Claim:
         """
         read_s = len(self._tokens) / (tokens_per_s or SLOW_TOKENS_PER_S)
         wait_s = WAIT_FACTOR * read_s + WAIT_MORE_S
+        wait_s = wait_s if tokens_per_s else min(wait_s, MAX_UNKNOWN_WAIT_S)
         return self._store.await_other(
             self._fingerprint, self._tokens, wait_s, stopped, cuts=self._cuts
         )

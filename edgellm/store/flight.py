@@ -1,8 +1,9 @@
 """Single flight: of several processes that miss the same snapshot, one reads the prompt.
 
-One lock file for each name, `ROOT/locks/NAME.lock`, empty and locked with flock: the kernel frees
-the lock of an owner that died, and one that is stuck costs the others no more than they are ready
-to wait. A lock only ever saves work: whatever fails about it, the caller goes on without.
+One lock file for each name, `ROOT/locks/NAME.lock`, locked with flock: the kernel frees the lock of
+an owner that died. The file holds the owner's process id, so that nobody waits for one that is
+suspended; one that is stuck otherwise costs the others no more than they are ready to wait. A lock
+only ever saves work: whatever fails about it, the caller goes on without.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from edgellm.fileio import PRIVATE_FILE_MODE, lock_file, private_dir
+from edgellm.fileio import PRIVATE_FILE_MODE, lock_file, private_dir, process_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ ANSWER_S: Final = 2.0
 _AGAIN_S: Final = 0.002
 _TRIES: Final = 3
 _NO_LOCKS: Final = "locks do not work"
+_MAX_PID_DIGITS: Final = 10
 
 
 def _poll_s(n_tries: int) -> float:
@@ -129,14 +131,14 @@ class Locks:
         """Wait until nobody has the lock of a name, and do not take it.
 
         Returns:
-            True when it is free, False at the timeout or when stopped.
+            True when it is free, False at the timeout, when stopped, or when its owner is suspended.
         """
         deadline = time.monotonic() + timeout_s
         while not stopped():
             if not self.is_taken(name):
                 return True
             left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or _is_suspended(self._path(name)):
                 return False
             time.sleep(min(POLL_S, left_s))
         return False
@@ -174,6 +176,7 @@ class Locks:
                 os.close(fd)
                 return None
             if _same_file(fd, path):
+                _sign(fd)
                 return Lease(path, fd)
             os.close(fd)  # its owner removed the file after it was opened here
         return None
@@ -245,6 +248,31 @@ def _open(path: Path, flags: int) -> int:
         raise NotADirectoryError(errno.ENOTDIR, "the folder of locks is a link", str(path.parent))
     flags |= os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     return os.open(path, flags, PRIVATE_FILE_MODE)
+
+
+def _sign(fd: int) -> None:
+    """Write into a lock file who has it; on a full disk it stays empty."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.write(fd, b"%d" % os.getpid())
+
+
+def _is_suspended(path: Path) -> bool:
+    """Return whether the owner that a lock file names is suspended.
+
+    In another container the number is of another process: then nobody waits, or all do, as before.
+    """
+    try:
+        fd = _open(path, 0)
+    except OSError:
+        return False
+    try:
+        digits = os.read(fd, _MAX_PID_DIGITS)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return digits.isdigit() and process_stopped(int(digits))
 
 
 def _same_file(fd: int, path: Path) -> bool:

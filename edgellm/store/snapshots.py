@@ -274,7 +274,7 @@ class SnapshotStore:
 
         Returns:
             True when it is time to look again, and to ask for the lease again after a miss;
-            False at the timeout or when stopped.
+            False at the timeout, when stopped, or when that process is suspended.
 
         Raises:
             ValueError: as `key`.

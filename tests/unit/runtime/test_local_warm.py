@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_what_another_process_stored_meanwhile_counts(start, store, system, monk
     session, _ = start(store=store)
     other = SnapshotStore(store.root)
 
-    def save(*args, **how):
+    def save(*args: Any, **how: Any) -> Any:
         other.save(*args, **how)
         return SnapshotStore.save(store, *args, **how)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from edgellm.fileio import process_stopped
 from edgellm.store.flight import Lease, Locks
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def test_one_gets_the_lease_and_leaves_no_file(locks: Locks):
         assert locks.take("key") is None
         assert locks.take("other") is not None
         path = locks.folder / "key.lock"
-        assert path.read_bytes() == b""
+        assert path.read_text() == str(os.getpid())
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(locks.folder.stat().st_mode) == 0o700
     assert not lease.is_locked
@@ -294,3 +296,29 @@ def test_many_threads_never_hold_it_at_once(locks: Locks):
         thread.join()
     assert (most, n_entries) == (1, 40)
     assert _files(locks) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows suspends no process by a signal")
+def test_nobody_waits_for_an_owner_that_is_suspended(locks: Locks, holder: subprocess.Popen[str]):
+    """It may never go on; once it does, the lock is waited for as before."""
+    assert locks.is_taken("key")
+    holder.send_signal(signal.SIGSTOP)
+    begun = time.monotonic()
+    assert not locks.wait("key", 60)
+    assert time.monotonic() - begun < 5
+    holder.send_signal(signal.SIGCONT)
+    while process_stopped(holder.pid):
+        time.sleep(0.01)
+    begun = time.monotonic()
+    assert not locks.wait("key", 0.2)
+    assert time.monotonic() - begun >= 0.2
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"99999999999999", b"-1", b"0", b"2147483647"])
+def test_a_lock_file_that_names_nobody_is_waited_for(locks: Locks, content: bytes):
+    """What stands in the file can only shorten a wait."""
+    with locks.take("key") or Lease():
+        (locks.folder / "key.lock").write_bytes(content)
+        begun = time.monotonic()
+        assert not locks.wait("key", 0.05)
+        assert time.monotonic() - begun >= 0.05
