@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from edgellm.core import Tier
     from edgellm.store.answers import Hit
     from edgellm.store.state import Anchor, Fingerprint, KVState
@@ -36,10 +38,21 @@ class Found:
     cuts: tuple[int, ...]
     find_s: float
 
-    def mixed(self, now: Fingerprint) -> Fingerprint:
-        """Return the fingerprint of what is made on top of this state: its rounding is of both."""
-        soft = {**dict(now.soft), **dict.fromkeys(self.changed, "mixed")}
-        return replace(now, soft=tuple(sorted(soft.items())))
+
+def mixed(now: Fingerprint, changed: Sequence[str]) -> Fingerprint:
+    """Return the fingerprint of what is made on top of other settings: its rounding is of both.
+
+    Args:
+        now: of the engine.
+        changed: names of the soft fields that differ.
+    """
+    soft = {**dict(now.soft), **dict.fromkeys(changed, "mixed")}
+    return replace(now, soft=tuple(sorted(soft.items())))
+
+
+def changed_fields(hit: Hit) -> tuple[str, ...]:
+    """Return the names of the soft fields that differ from those of a state that was found."""
+    return tuple(change.partition(":")[0] for change in hit.soft_changes)
 
 
 def own(hit: Hit, find_s: float) -> Found:
@@ -69,7 +82,6 @@ def converted(
 
 def _found(hit: Hit, state: KVState, reason: str, code: str, find_s: float) -> Found:
     info = hit.info
-    changed = tuple(change.partition(":")[0] for change in hit.soft_changes)
     return Found(
         state=state,
         key=info.key,
@@ -78,7 +90,7 @@ def _found(hit: Hit, state: KVState, reason: str, code: str, find_s: float) -> F
         anchor=hit.anchor,
         reason=reason,
         code=code,
-        changed=changed,
+        changed=changed_fields(hit),
         cuts=info.cuts,
         find_s=find_s,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
+from edgellm.runtime.found import mixed
 from edgellm.store.background import Unsaved
 from edgellm.store.names import cuts_below
 from edgellm.store.state import KVState, Part
@@ -30,20 +31,35 @@ class Held:
     Attributes:
         is_converted: whether it began with a state of other settings: nothing of it is kept, because
             its file would promise what it does not hold.
+        changed: names of the soft fields that were others when its first rows were made.
     """
 
     def __init__(self) -> None:
         self._tiers: dict[int, Tier] = {}
         self.is_converted = False
+        self.changed: tuple[str, ...] = ()
 
-    def put(self, cut: int, tier: Tier) -> None:
-        """Note that everything before a cut was rounded so."""
+    def put(self, cut: int, tier: Tier, changed: tuple[str, ...] = ()) -> None:
+        """Note that everything before a cut was rounded so, and with which other soft fields."""
         self._tiers = {n: held for n, held in self._tiers.items() if n < cut} | {cut: tier}
+        self.changed = tuple(dict.fromkeys((*self.changed, *changed)))
 
     def keep(self, n_tokens: int) -> None:
         """Forget what came after the first `n_tokens`."""
-        self._tiers = {n: held for n, held in self._tiers.items() if n <= n_tokens}
-        self.is_converted = self.is_converted and n_tokens > 0
+        if n_tokens <= 0:
+            self._tiers, self.is_converted, self.changed = {}, False, ()
+            return
+        behind = min((n for n in self._tiers if n > n_tokens), default=0)
+        kept = {n: held for n, held in self._tiers.items() if n <= n_tokens}
+        self._tiers = kept | {n_tokens: self._tiers[behind]} if behind else kept
+
+    def fingerprint(self, now: Fingerprint) -> Fingerprint:
+        """Return that of the memory, and of what is made on top of it.
+
+        Args:
+            now: of the engine.
+        """
+        return mixed(now, self.changed)
 
     @property
     def tier(self) -> Tier:

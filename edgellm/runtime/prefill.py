@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from edgellm.runtime.settling import Start
     from edgellm.runtime.storing import Storing
     from edgellm.store.background import Unsaved
-    from edgellm.store.state import Fingerprint
 
 MIN_SNAPSHOT_TOKENS: Final = 128
 """Shorter prefixes are decoded faster than the file is worth: a few ms against its bytes on disk."""
@@ -93,7 +92,6 @@ class Prefiller:
         self._off = SnapshotUse(Tier.OFF.value, "", f"off: {off_reason}", "off")
         self._min_tokens = min_tokens
         self._keeps_turns = keeps_turns
-        self._fingerprint: Fingerprint | None = None  # of what is in the memory
         self._starting = Starting(engine, storing, min_tokens=min_tokens, keeps_turns=keeps_turns)
 
     def run(
@@ -143,7 +141,7 @@ class Prefiller:
         if not self._keeps_turns or engine.snapshot_block() or live.text is None:
             return None
         held = self._starting.held
-        fingerprint = self._fingerprint or engine.fingerprint()
+        fingerprint = held.fingerprint(engine.fingerprint())
         is_kept = not held.is_converted and len(live.tokens) >= self._min_tokens
         is_kept = is_kept and storing is not None and not storing.refusal(fingerprint)
         if not is_kept and not engine.restore_moves:
@@ -171,7 +169,6 @@ class Prefiller:
         """Decode what is missing, segment by segment, and settle the memory at every cut."""
         starting = self._starting
         starting.held.keep(start.n_tokens)
-        self._fingerprint = start.fingerprint
         ends = tuple(end for end in starting.segments(prompt) if end > start.n_tokens)
         settling = Settling(
             self._engine,

@@ -145,7 +145,7 @@ class Starting:
         storing = self._storing
         if storing is None or not self._keeps_turns or self.held.is_converted:
             return start
-        fingerprint = self._engine.fingerprint()
+        fingerprint = self.held.fingerprint(self._engine.fingerprint())
         base = self._base_at(storing, fingerprint, prompt, n_base)
         keeps = self._keeps(storing, fingerprint, prompt, start.n_tokens)
         return replace(start, base=base, fingerprint=fingerprint, keeps=keeps)
@@ -194,7 +194,8 @@ class Starting:
             part = "" if at >= prompt.n_prefix else f", {at} of {prompt.n_prefix} tokens"
             reason = f"live: same prefix{part}"
             base = self._base_at(storing, fingerprint, prompt, at)
-            start = Start(at, reason, "live", base=base, fingerprint=fingerprint)
+            made_under = self.held.fingerprint(fingerprint)
+            start = Start(at, reason, "live", base=base, fingerprint=made_under)
         if refusal and at < prompt.n_prefix:
             start = replace(start, reason=f"{start.reason}; not kept: {refusal}")
         keeps = self._keeps(storing, fingerprint, prompt, at)
@@ -263,7 +264,7 @@ class Starting:
             return Start(0, reason, "restore_failed", fingerprint=fingerprint)
         storing.speeds.note_restored(found.n_bytes, found.find_s + perf_counter() - begun)
         self._forget(0)
-        self.held.put(n, found.tier)
+        self.held.put(n, found.tier, found.changed)
         self.held.is_converted = found.code == "converted"
         self.ends = (n,)
         self.history = (*found.cuts, n)
@@ -277,7 +278,7 @@ class Starting:
             found.code,
             base=Base(found.key, n),
             restored_bytes=found.n_bytes,
-            fingerprint=found.mixed(fingerprint),
+            fingerprint=self.held.fingerprint(fingerprint),
         )
 
 
