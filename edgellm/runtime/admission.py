@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
 from edgellm.errors import EngineFailed, SnapshotError, SnapshotIncompatible
+from edgellm.runtime.found import changed_fields, mixed
 from edgellm.store import names
 from edgellm.store.answers import Hit
 from edgellm.store.finding import find
@@ -95,7 +96,8 @@ def _tried(
         if found.info.tier is not Tier.EXACT:
             return "it leans on a snapshot of which there is another one here"
         # The same bits, but whole: what it leans on is stored here in another file.
-        store.save(fingerprint, waiting.tokens(), found.state, cuts=waiting.cuts)
+        made_under = mixed(fingerprint, changed_fields(found))
+        store.save(made_under, waiting.tokens(), found.state, cuts=waiting.cuts)
         imports.drop(waiting)
     except (SnapshotError, OSError) as err:
         return f"it cannot be moved ({err})"

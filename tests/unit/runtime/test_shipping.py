@@ -191,3 +191,29 @@ def test_a_session_admits_what_it_needs(
         assert ("hit", expected) == (done.snapshot.code, done.text)
         assert done.usage.reused_tokens > 128
     assert not Imports(other.files).root.exists() or [] == list(Imports(other.files).packs())
+
+
+def test_what_is_kept_whole_says_that_its_maker_rounded_otherwise(
+    tmp_path: Path, memory: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It was made with other threads: later uses must hear of it, as of any such state."""
+    plain = ScriptedEngine.fingerprint
+    threads = "2"
+
+    def with_threads(engine: ScriptedEngine) -> Any:
+        return replace(plain(engine), soft=(("n_threads", threads),))
+
+    monkeypatch.setattr(ScriptedEngine, "fingerprint", with_threads)
+    _exported(tmp_path / "pack", tmp_path / "maker", memory)
+    threads = "1"
+    store = SnapshotStore(tmp_path / "other")
+    add_pack(store.files, tmp_path / "pack", [], allow_unsigned=True)
+    engine = _engine(memory=memory)
+    engine.decode(TOKENS)
+    store.save(engine.fingerprint(), TOKENS, engine.capture())
+    engine.truncate(0)
+    assert [] == admit(engine, store, engine.fingerprint(), LONGER, [len(LONGER)])
+    longer = store.lookup(engine.fingerprint(), LONGER)
+    assert isinstance(longer, Hit)
+    assert longer.info.parent is None
+    assert ("n_threads: mixed, now 1",) == longer.soft_changes
