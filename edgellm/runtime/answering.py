@@ -174,8 +174,8 @@ class Answering:
             self._storing.speeds.record(
                 use.code,
                 reused_tokens=filled.reused_tokens,
-                read=(len(prompt.tokens) - filled.reused_tokens, filled.prefill_s),
-                restored=(filled.restored_bytes, filled.restore_s),
+                read=(len(prompt.tokens) - filled.reused_tokens, filled.decode_s),
+                restored=(filled.restored_bytes, filled.disk_s),
             )
         yield from self._told()
         yield Done(

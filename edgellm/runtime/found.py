@@ -24,7 +24,7 @@ class Found:
         reason, code: for `SnapshotUse`.
         changed: names of the soft fields that differ now.
         cuts: where its prefix was cut before its end.
-        find_s: time to look it up, read and check it.
+        find_s: time to look it up, read and check it on this machine's disk.
     """
 
     state: KVState
@@ -55,16 +55,14 @@ def changed_fields(hit: Hit) -> tuple[str, ...]:
     return tuple(change.partition(":")[0] for change in hit.soft_changes)
 
 
-def own(hit: Hit, find_s: float) -> Found:
+def own(hit: Hit) -> Found:
     """Return what was saved under the engine's own fingerprint."""
     changed = "; ".join(hit.soft_changes)
     reason = f"hit, rounding may differ ({changed})" if changed else "hit"
-    return _found(hit, hit.state, reason, "hit", find_s)
+    return _found(hit, hit.state, reason, "hit")
 
 
-def converted(
-    hit: Hit, state: KVState, source: Fingerprint, now: Fingerprint, find_s: float
-) -> Found:
+def converted(hit: Hit, state: KVState, source: Fingerprint, now: Fingerprint) -> Found:
     """Return what was saved under other settings, and laid out anew as `state`.
 
     Args:
@@ -72,15 +70,14 @@ def converted(
         state: as the engine takes it.
         source: under which it was saved.
         now: of the engine.
-        find_s: time to look it up, read, check and convert it.
     """
     here = dict(now.hard)
     differing = [f"{name} {value}" for name, value in source.hard if here.get(name) != value]
     reason = f"converted from {', '.join(differing)}: rounding differs"
-    return _found(hit, state, reason, "converted", find_s)
+    return _found(hit, state, reason, "converted")
 
 
-def _found(hit: Hit, state: KVState, reason: str, code: str, find_s: float) -> Found:
+def _found(hit: Hit, state: KVState, reason: str, code: str) -> Found:
     info = hit.info
     return Found(
         state=state,
@@ -92,5 +89,5 @@ def _found(hit: Hit, state: KVState, reason: str, code: str, find_s: float) -> F
         code=code,
         changed=changed_fields(hit),
         cuts=info.cuts,
-        find_s=find_s,
+        find_s=hit.find_s,
     )

@@ -48,12 +48,14 @@ class Prefilled:
     Attributes:
         logits: of its last token, shape (n_vocab,); None where only the prefix was read.
         reused_tokens: how many were not decoded anew.
-        restore_s: time to look up, verify and restore.
-        prefill_s: time to decode.
+        restore_s: time until reading could begin: looking up, others that were waited for, restoring.
+        prefill_s: time to decode, and to copy out and pack what is kept.
         snapshot: what the store did.
         restored_bytes: length of the snapshot that was restored.
         unsaved: what is to be saved once the answer has begun, the shortest prefix first.
         release: called when all of it is saved, or will not be: others may wait for it.
+        disk_s: of `restore_s`, what finding, reading, checking and restoring the snapshot took.
+        decode_s: of `prefill_s`, what the decode calls took.
     """
 
     logits: NDArray[np.float32] | None
@@ -64,6 +66,8 @@ class Prefilled:
     restored_bytes: int = 0
     unsaved: tuple[Unsaved, ...] = ()
     release: Callable[[], None] | None = None
+    disk_s: float = 0.0
+    decode_s: float = 0.0
 
 
 class Prefiller:
@@ -105,7 +109,8 @@ class Prefiller:
             stopped: asked while another process is waited for; True ends the waiting.
 
         Raises:
-            Cancelled: the engine was stopped; the memory holds some whole chunks.
+            Cancelled: the engine was stopped; the memory holds some whole chunks, or nothing where
+                it cannot take a part of one back, as recurrent kinds.
             EngineFailed: the engine failed; the memory is empty.
         """
         return self._read(prompt, self._starting.start(prompt, live, stopped))
@@ -169,26 +174,21 @@ class Prefiller:
         """Decode what is missing, segment by segment, and settle the memory at every cut."""
         starting = self._starting
         starting.held.keep(start.n_tokens)
-        ends = tuple(end for end in starting.segments(prompt) if end > start.n_tokens)
+        segments = starting.segments(prompt)
         settling = Settling(
             self._engine,
             starting.held,
             self._storing,
             tokens=prompt.tokens,
-            ends=starting.segments(prompt),
+            ends=segments,
             n_prefix=prompt.n_prefix,
             start=start,
             history=starting.history,
         )
+        ends = tuple(end for end in segments if end > start.n_tokens)
         begun = perf_counter()
-        at, logits = start.n_tokens, None
         try:
-            for end in (*ends, len(prompt.tokens)):
-                if at < end:
-                    logits = self._decoded(prompt.tokens[at:end])
-                    at = end
-                if end in ends:
-                    settling.settle(end)
+            logits, decode_s = self._decoded(prompt.tokens, start.n_tokens, ends, settling)
         except BaseException:
             if start.release is not None:
                 start.release()
@@ -197,28 +197,38 @@ class Prefiller:
         starting.ends = (*starting.ends, *ends)
         starting.history = settling.cuts
         starting.base = settling.base
-        use = self._snapshot_use(prompt, start, settling)
-        unsaved, release = tuple(settling.unsaved), start.release
-        if release is not None and not unsaved:
-            release()
-            release = None
+        if start.release is not None and not settling.unsaved:
+            start.release()
         return Prefilled(
             logits,
             start.n_tokens,
             start.restore_s,
             took_s,
-            use,
+            self._snapshot_use(prompt, start, settling),
             start.restored_bytes,
-            unsaved,
-            release,
+            tuple(settling.unsaved),
+            start.release if settling.unsaved else None,
+            start.disk_s,
+            decode_s,
         )
 
-    def _decoded(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        begun = perf_counter()
-        logits: NDArray[np.float32] = self._engine.decode(tokens)[0]
-        if self._storing is not None:
-            self._storing.speeds.note_prompt(len(tokens), perf_counter() - begun)
-        return logits
+    def _decoded(
+        self, tokens: Sequence[int], at: int, ends: Sequence[int], settling: Settling
+    ) -> tuple[NDArray[np.float32] | None, float]:
+        """Decode from a place on and settle at these ends; return the last logits and how long it took."""
+        logits, decode_s = None, 0.0
+        for end in (*ends, len(tokens)):
+            if at < end:
+                begun = perf_counter()
+                logits = self._engine.decode(tokens[at:end])[0]
+                took_s = perf_counter() - begun
+                if self._storing is not None:
+                    self._storing.speeds.note_prompt(end - at, took_s)
+                decode_s += took_s
+                at = end
+            if end in ends:
+                settling.settle(end)
+        return logits, decode_s
 
     def _snapshot_use(self, prompt: Prompt, start: Start, settling: Settling) -> SnapshotUse:
         key, reason, code = start.base.key, start.reason, start.code

@@ -38,6 +38,7 @@ class Start:
         restore_s: time that took.
         base: the snapshot that holds just these tokens.
         restored_bytes: length of the file they came from.
+        disk_s: of that time, what it took to find, read, check and restore that file.
         fingerprint: under which longer ones are kept.
         keeps: the cuts that are to be kept, and those only.
         release: gives back the right to read this prompt for others.
@@ -49,6 +50,7 @@ class Start:
     restore_s: float = 0.0
     base: Base = field(default_factory=Base)
     restored_bytes: int = 0
+    disk_s: float = 0.0
     fingerprint: Fingerprint | None = None
     keeps: frozenset[int] = frozenset()
     release: Callable[[], None] | None = None

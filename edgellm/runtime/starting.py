@@ -262,7 +262,8 @@ class Starting:
         except SnapshotIncompatible as err:
             reason = f"miss: {err.message}"
             return Start(0, reason, "restore_failed", fingerprint=fingerprint)
-        storing.speeds.note_restored(found.n_bytes, found.find_s + perf_counter() - begun)
+        disk_s = found.find_s + perf_counter() - begun
+        storing.speeds.note_restored(found.n_bytes, disk_s)
         self._forget(0)
         self.held.put(n, found.tier, found.changed)
         self.held.is_converted = found.code == "converted"
@@ -278,6 +279,7 @@ class Starting:
             found.code,
             base=Base(found.key, n),
             restored_bytes=found.n_bytes,
+            disk_s=disk_s,
             fingerprint=self.held.fingerprint(fingerprint),
         )
 

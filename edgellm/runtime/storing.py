@@ -7,7 +7,6 @@ a tier costs this model) and asks `policy/snapshots.py`.
 from __future__ import annotations
 
 from contextlib import suppress
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
@@ -171,13 +170,12 @@ class Storing:
 
         The lengths are those of `SnapshotStore.longest`, with where each was cut before. A state made under other settings is taken where loss is allowed, and after all others.
         """
-        begun = perf_counter()
         tier = self.tier(fingerprint)
         found = self.store.longest(fingerprint, tokens, lengths, tier, landing=engine.landing)
         self._note_sharing()
         self._note_damage()
         if isinstance(found, Hit):
-            return own(found, perf_counter() - begun)
+            return own(found)
         if not self.allows_loss:
             return found
         for source in engine.relatives():
@@ -185,7 +183,7 @@ class Storing:
             if isinstance(other, Hit):
                 with suppress(SnapshotIncompatible, MemoryError):
                     state = engine.adapt(other.state, source)
-                    return converted(other, state, source, fingerprint, perf_counter() - begun)
+                    return converted(other, state, source, fingerprint)
         return found
 
     def _note_sharing(self) -> None:

@@ -67,12 +67,14 @@ class Hit:
         info: about the file.
         soft_changes: what differs now and may change the rounding, such as `threads: 4, now 2`.
         anchor: what a longer snapshot may lean on.
+        find_s: time to find, read and check it on this machine's disk.
     """
 
     state: KVState
     info: SnapshotInfo
     soft_changes: tuple[str, ...] = ()
     anchor: Anchor = field(kw_only=True)
+    find_s: float = field(default=0.0, kw_only=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,19 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A snapshot was written: where, how long it is, and what a longer one may lean on."""
+    """A snapshot was written.
+
+    Attributes:
+        path: where.
+        n_bytes: how long it is.
+        anchor: what a longer one may lean on.
+        save_s: time to write it on this machine's disk, without waiting for others that write.
+    """
 
     path: Path
     n_bytes: int
     anchor: Anchor
+    save_s: float = field(default=0.0, compare=False)
 
     @property
     def is_stored(self) -> bool:

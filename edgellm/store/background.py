@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.store import names
@@ -222,19 +221,17 @@ class SnapshotWriter:
     def _save(self, given: Unsaved, told: list[Saved | Skipped]) -> None:
         with self._changed:
             base = self._anchors.get(given.base_key)
-        started = perf_counter()
         outcome: Saved | Skipped = Skipped(_BROKEN, failed=True)
         try:
             outcome = self._written(given, base)
         finally:
-            seconds = perf_counter() - started
             with self._changed:
                 self._outcomes.append(outcome)
                 told.append(outcome)
                 if outcome.anchor is not None:
                     self._anchors[outcome.anchor.key] = outcome.anchor
         if isinstance(outcome, Saved) and self._on_saved is not None:
-            self._on_saved(outcome.n_bytes, seconds)
+            self._on_saved(outcome.n_bytes, outcome.save_s)
 
     def _written(self, given: Unsaved, base: Anchor | None) -> Saved | Skipped:
         if base is None and given.base_key and isinstance(given.state, PackedState):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
@@ -54,6 +55,7 @@ def find(
     """
     if not files.room.place.readable:
         return Miss(files.room.place.problem, "unreadable")
+    begun = perf_counter()
     digest = fingerprint.digest()
     path = files.path(digest, ids, cuts)
 
@@ -76,7 +78,7 @@ def find(
     files.room.used(found.paths)
     info = info_of(path, found.header, found.n_bytes)
     changes = _soft_changes(found.fingerprints, fingerprint)
-    return Hit(found.state, info, changes, anchor=found.anchor)
+    return Hit(found.state, info, changes, anchor=found.anchor, find_s=perf_counter() - begun)
 
 
 def _miss(path: Path, err: SnapshotError | OSError | MemoryError, *, keep_damaged: bool) -> Miss:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from edgellm.errors import DoesNotFit, SnapshotError
@@ -90,10 +91,12 @@ def _written(
     with files.room.made(n_bytes, keep) as refused:
         if refused is not None:
             return refused
+        begun = perf_counter()
         make_folder(path.parent, files.fault)
         n_bytes, identity = write_snapshot(files, path, header, job.ids, form)
+        save_s = perf_counter() - begun
         files.room.used((path, *keep))
-    return Saved(path, n_bytes, Anchor(path.stem, header.n_tokens, identity))
+    return Saved(path, n_bytes, Anchor(path.stem, header.n_tokens, identity), save_s)
 
 
 def _chain(files: Files, base: Path) -> tuple[Path, ...]:
