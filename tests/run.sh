@@ -83,5 +83,5 @@ if [ "$group" = bench ]; then
     done
     exit "$missed"
 fi
-# Two at a time, a file together: more would share the cores that each engine wants for itself.
-pytest -n 2 --dist loadfile -m "$select" ${pytest_args[@]+"${pytest_args[@]}"}
+# Two at a time: more would share the cores that each engine wants for itself.
+pytest -n 2 --dist worksteal -m "$select" ${pytest_args[@]+"${pytest_args[@]}"}
