@@ -21,6 +21,7 @@ class Found:
         state: as this engine takes it.
         key, n_bytes, tier: of the file.
         anchor: what a longer snapshot may lean on.
+        n_links: of how many files it came.
         reason, code: for `SnapshotUse`.
         changed: names of the soft fields that differ now.
         cuts: where its prefix was cut before its end.
@@ -32,6 +33,7 @@ class Found:
     n_bytes: int
     tier: Tier
     anchor: Anchor
+    n_links: int
     reason: str
     code: str
     changed: tuple[str, ...]
@@ -85,6 +87,7 @@ def _found(hit: Hit, state: KVState, reason: str, code: str) -> Found:
         n_bytes=info.n_bytes,
         tier=info.tier,
         anchor=hit.anchor,
+        n_links=hit.n_links,
         reason=reason,
         code=code,
         changed=changed_fields(hit),

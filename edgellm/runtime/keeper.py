@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 from edgellm.core import Tier
 from edgellm.runtime.found import mixed
 from edgellm.store.background import Unsaved
+from edgellm.store.chain import MAX_LINKS
 from edgellm.store.names import cuts_below
 from edgellm.store.state import KVState, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from edgellm.engines.base import Engine
     from edgellm.policy.snapshots import Choice
@@ -74,10 +75,34 @@ class Base:
     Attributes:
         key: its name, or "" where there is none.
         n_tokens: length of its prefix.
+        n_links: of how many files its rows come, its own among them.
+        before: the one that it leans on, or that would have been leant on.
     """
 
     key: str = ""
     n_tokens: int = 0
+    n_links: int = 0
+    before: Base | None = None
+
+    def with_longer(self, key: str, n_tokens: int) -> Base:
+        """Return the base that a snapshot is which leans on this one."""
+        return Base(key, n_tokens, self.fit.n_links + 1, self)
+
+    def up_to(self, n_tokens: int) -> Base:
+        """Return the longest of these snapshots that ends within so many tokens."""
+        return self.first(lambda base: base.n_tokens <= n_tokens)
+
+    def first(self, is_good: Callable[[Base], bool]) -> Base:
+        """Return the longest of these snapshots that is good, or none."""
+        base: Base | None = self
+        while base is not None and base.key and not is_good(base):
+            base = base.before
+        return base or Base()
+
+    @property
+    def fit(self) -> Base:
+        """What a longer snapshot leans on: none where the chain is as long as it may be."""
+        return self if self.n_links < MAX_LINKS else Base()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +161,7 @@ class Keeper:
         from edgellm.store.codec import pack_state, unpack_state
         from edgellm.store.state import PackedState
 
+        base = base.fit
         choice = self._storing.choose(fingerprint, state)
         if not choice.keep:
             return Kept(None, choice)

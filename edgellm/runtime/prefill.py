@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import SnapshotUse, Tier
 from edgellm.errors import SnapshotIncompatible
-from edgellm.runtime.keeper import Base, Keeper
+from edgellm.runtime.keeper import Keeper
 from edgellm.runtime.settling import Settling
 from edgellm.runtime.starting import Starting
 from edgellm.runtime.turns import text_name
@@ -158,12 +158,11 @@ class Prefiller:
                 name = text_name(live.text, live.cuts, live.controls)
                 keeper = Keeper(engine, storing, held)
                 cuts = self._starting.history_after(live, len(live.tokens))
-                kept = keeper.keep(
-                    fingerprint, live.tokens, state, self._starting.base, name, cuts=cuts
-                )
+                base = self._starting.base_below(len(live.tokens))
+                kept = keeper.keep(fingerprint, live.tokens, state, base, name, cuts=cuts)
                 if kept.unsaved is not None:
                     key = storing.store.key(fingerprint, live.tokens, cuts=cuts)
-                    self._starting.base = Base(key, len(live.tokens))
+                    self._starting.base = base.with_longer(key, len(live.tokens))
             if engine.restore_moves and not (kept and kept.was_restored):
                 engine.restore(state)
         except (SnapshotIncompatible, MemoryError):
@@ -183,6 +182,7 @@ class Prefiller:
             ends=segments,
             n_prefix=prompt.n_prefix,
             start=start,
+            base=start.base if start.base.key else starting.base.up_to(start.n_tokens),
             history=starting.history,
         )
         ends = tuple(end for end in segments if end > start.n_tokens)

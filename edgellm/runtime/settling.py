@@ -67,6 +67,7 @@ class Settling:
         ends: where its segments end.
         n_prefix: where its last cut is; behind it messages end.
         start: where reading it began.
+        base: the longest snapshot of what is in the memory.
         history: all places where the memory was cut so far.
 
     Attributes:
@@ -86,6 +87,7 @@ class Settling:
         ends: tuple[int, ...],
         n_prefix: int,
         start: Start,
+        base: Base,
         history: tuple[int, ...],
     ) -> None:
         self._engine = engine
@@ -96,7 +98,8 @@ class Settling:
         self._n_prefix = n_prefix
         self._start = start
         self.cuts = tuple(sorted({*history, *(end for end in ends if end > start.n_tokens)}))
-        self.base = start.base
+        self.base = base
+        self._fingerprint = start.fingerprint
         self._passed: list[int] = []
         self.unsaved: list[Unsaved] = []
         self.choice: Choice | None = None
@@ -120,7 +123,7 @@ class Settling:
 
     def _is_in_the_last(self) -> bool:
         """Return whether one capture at the last cut will hold this cut's rows, bit for bit."""
-        storing, fingerprint = self._storing, self._start.fingerprint
+        storing, fingerprint = self._storing, self._fingerprint
         return (
             storing is not None
             and fingerprint is not None
@@ -132,7 +135,7 @@ class Settling:
 
     def _keep(self, cut: int, state: KVState) -> bool:
         """Hand a state over to be saved; return whether the memory was restored meanwhile."""
-        storing, fingerprint = self._storing, self._start.fingerprint
+        storing, fingerprint = self._storing, self._fingerprint
         if storing is None or fingerprint is None:
             return False
         restored = storing.measure(self._engine, fingerprint, state)
@@ -151,13 +154,23 @@ class Settling:
         self.choice = kept.choice
         if kept.unsaved is not None:
             self.unsaved.append(kept.unsaved)
-            self.base = Base(storing.store.key(fingerprint, tokens, cuts=self.cuts), cut)
+            key = storing.store.key(fingerprint, tokens, cuts=self.cuts)
+            self.base = self.base.with_longer(key, cut)
         return kept.was_restored
 
     def _read_again(self, cut: int) -> None:
-        """Decode everything before a cut: the memory was lost, and what was rounded with it."""
+        """Decode everything before a cut: the memory was lost, and what was rounded with it.
+
+        Its rows are no stored snapshot's now: what is kept from here on is kept whole.
+        """
         self._engine.truncate(0)
         self._held.keep(0)
+        if self._storing is not None and self.base.key:
+            self._storing.notes.append(
+                "a prompt was read twice, and is kept whole: no memory was left"
+            )
+        self.base = Base()
+        self._fingerprint = self._fingerprint and self._engine.fingerprint()
         self.cuts = self._ends
         at = 0
         for end in (*(c for c in self._ends if c < cut), cut):

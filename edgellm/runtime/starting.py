@@ -59,6 +59,7 @@ class Starting:
         self.held = Held()
         self.ends: tuple[int, ...] = ()
         self.base = Base()
+        self._said_lost = False
         self.history: tuple[int, ...] = ()
 
     def start(self, prompt: Prompt, live: Live | None, stopped: Callable[[], bool]) -> Start:
@@ -79,7 +80,7 @@ class Starting:
         marks = self._marks(prompt) if self._storing else []
         reach = max((prompt.n_prefix, *marks))
         if shared and shared[-1] >= reach and self._went_back(shared[-1:]):
-            return self._keeping(Start(shared[-1], "live: same prefix", "live"), prompt, shared[-1])
+            return self._keeping(Start(shared[-1], "live: same prefix", "live"), prompt)
         if self._storing is None or not marks:
             at = self._went_back(shared)
             if not prompt.n_prefix:
@@ -138,15 +139,15 @@ class Starting:
 
     def _going_on(self, prompt: Prompt, at: int) -> Start:
         start = Start(at, "live: continues the conversation", "live")
-        return self._keeping(start, prompt, self.base.n_tokens)
+        return self._keeping(start, prompt)
 
-    def _keeping(self, start: Start, prompt: Prompt, n_base: int) -> Start:
+    def _keeping(self, start: Start, prompt: Prompt) -> Start:
         """Let the turn that follows be kept as well, where turns are."""
         storing = self._storing
         if storing is None or not self._keeps_turns or self.held.is_converted:
             return start
         fingerprint = self.held.fingerprint(self._engine.fingerprint())
-        base = self._base_at(storing, fingerprint, prompt, n_base)
+        base = self.base_below(start.n_tokens)
         keeps = self._keeps(storing, fingerprint, prompt, start.n_tokens)
         return replace(start, base=base, fingerprint=fingerprint, keeps=keeps)
 
@@ -159,14 +160,23 @@ class Starting:
         ends = self.segments(prompt)
         return frozenset(end for end in ends if end > at and end >= self._min_tokens)
 
-    def _base_at(
-        self, storing: Storing, fingerprint: Fingerprint, prompt: Prompt, n_tokens: int
-    ) -> Base:
-        """Return the snapshot of so many tokens of a prompt, as far as it is long enough for one."""
-        if n_tokens < max(1, self._min_tokens):
-            return Base()
-        tokens = prompt.tokens[:n_tokens]
-        return Base(storing.store.key(fingerprint, tokens, cuts=self.history), n_tokens)
+    def base_below(self, n_tokens: int) -> Base:
+        """Return the longest snapshot of the first tokens in the memory that can be leant on.
+
+        One that was to be written and was not is passed over, and the user told where that costs
+        more than room: what was rounded there is rounded again.
+        """
+        storing, base = self._storing, self.base.up_to(n_tokens)
+        if storing is None or storing.store.closed:  # nothing is written: it rounds as it would be
+            return base
+        self.base = found = base.first(lambda one: storing.writer.holds(one.key))
+        if found.key != base.key and storing.allows_loss and not self._said_lost:
+            self._said_lost = True
+            how = f"on top of {found.n_tokens} tokens" if found.key else "whole"
+            storing.notes.append(
+                f"a part of the conversation was not stored: what follows is kept {how}"
+            )
+        return found
 
     def _stored_start(
         self,
@@ -193,7 +203,7 @@ class Starting:
         elif at and not start.n_tokens:
             part = "" if at >= prompt.n_prefix else f", {at} of {prompt.n_prefix} tokens"
             reason = f"live: same prefix{part}"
-            base = self._base_at(storing, fingerprint, prompt, at)
+            base = self.base_below(at)
             made_under = self.held.fingerprint(fingerprint)
             start = Start(at, reason, "live", base=base, fingerprint=made_under)
         if refusal and at < prompt.n_prefix:
@@ -241,6 +251,7 @@ class Starting:
     def _forget(self, n_tokens: int) -> None:
         """Note that the memory holds only so many tokens of what it held."""
         self.held.keep(n_tokens)
+        self.base = self.base.up_to(n_tokens)
         self.ends = tuple(end for end in self.ends if end <= n_tokens)
         self.history = tuple(at for at in self.history if at <= n_tokens)
 
@@ -277,7 +288,7 @@ class Starting:
             n,
             found.reason.replace("hit", f"hit{part}", 1),
             found.code,
-            base=Base(found.key, n),
+            base=Base(found.key, n, found.n_links),
             restored_bytes=found.n_bytes,
             disk_s=disk_s,
             fingerprint=self.held.fingerprint(fingerprint),

@@ -68,6 +68,7 @@ class Hit:
         soft_changes: what differs now and may change the rounding, such as `threads: 4, now 2`.
         anchor: what a longer snapshot may lean on.
         find_s: time to find, read and check it on this machine's disk.
+        n_links: of how many files its rows came, its own among them.
     """
 
     state: KVState
@@ -75,6 +76,7 @@ class Hit:
     soft_changes: tuple[str, ...] = ()
     anchor: Anchor = field(kw_only=True)
     find_s: float = field(default=0.0, kw_only=True, compare=False)
+    n_links: int = field(default=1, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

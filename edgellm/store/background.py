@@ -53,9 +53,10 @@ class Unsaved:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """States to be written, what is called when they are done with, and what became of them."""
+    """States to be written, what they are of, what is called at their end, and what became of them."""
 
     states: deque[Unsaved]
+    prefixes: list[tuple[Fingerprint, tuple[int, ...], tuple[int, ...]]]
     done: Callable[[], None] | None = None
     told: list[Saved | Skipped] = field(default_factory=list)
 
@@ -108,6 +109,14 @@ class SnapshotWriter:
         with self._changed:
             self._anchors[anchor.key] = anchor
 
+    def holds(self, key: str) -> bool:
+        """Return whether a snapshot is stored, or is among those to be written."""
+        with self._changed:
+            if key in self._anchors:
+                return True
+            waiting = [prefix for batch in self._batches for prefix in batch.prefixes]
+        return any(self._store.key(one, two, cuts=three) == key for one, two, three in waiting)
+
     def submit(
         self,
         states: Sequence[Unsaved],
@@ -132,7 +141,8 @@ class SnapshotWriter:
         """
         for state in states:
             names.token_ids(state.tokens)  # the caller hears of its mistake, not the thread
-        batch = _Batch(deque(states), done, [] if told is None else told)
+        prefixes = [(state.fingerprint, state.tokens, state.cuts) for state in states]
+        batch = _Batch(deque(states), prefixes, done, [] if told is None else told)
         taken = self._take(batch, 2 if may_wait else 1)
         if not taken and done is not None:
             done()

@@ -78,7 +78,14 @@ def find(
     files.room.used(found.paths)
     info = info_of(path, found.header, found.n_bytes)
     changes = _soft_changes(found.fingerprints, fingerprint)
-    return Hit(found.state, info, changes, anchor=found.anchor, find_s=perf_counter() - begun)
+    return Hit(
+        found.state,
+        info,
+        changes,
+        anchor=found.anchor,
+        find_s=perf_counter() - begun,
+        n_links=len(found.paths),
+    )
 
 
 def _miss(path: Path, err: SnapshotError | OSError | MemoryError, *, keep_damaged: bool) -> Miss:
