@@ -22,6 +22,7 @@ from edgellm.core import Failure, Switch, Token, Warn, event_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from edgellm.core import Event
     from edgellm.errors import EdgeLLMError
@@ -103,6 +104,11 @@ def facts(pairs: Sequence[tuple[str, str]], *, to_stderr: bool = False) -> None:
     width = max(len(label) for label, _ in pairs) + 1
     lines = "".join(f"{label + ':':<{width}} {streams.one_line(value)}\n" for label, value in pairs)
     (write_err if to_stderr else write_out)(lines)
+
+
+def finding(path: Path, text: str) -> None:
+    """Write `PATH: text` as one line on stdout, whatever the file is called."""
+    write_out(f"{streams.one_line(str(path))}: {streams.one_line(text)}\n")
 
 
 def warning(message: str) -> None:

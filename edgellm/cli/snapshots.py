@@ -14,6 +14,7 @@ from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from pathlib import Path
 
     from edgellm.store.checkup import Finding
     from edgellm.store.snapshots import SnapshotInfo, SnapshotStore
@@ -108,7 +109,7 @@ def check(
                 }
             )
         else:
-            render.write_out(f"{finding.path}: {finding.problem}{_done(finding)}\n")
+            render.finding(finding.path, finding.problem + _done(finding))
     left = sum(not finding.fixed for finding in findings)
     if not as_json:
         render.write_out(f"problems: {len(findings)}, left: {left}\n")
@@ -128,7 +129,7 @@ def rm(
     encrypt: Encrypt = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove snapshots; the next run makes them again."""
+    """Remove snapshots; the next run makes them again. Exits 1 if one could not be removed."""
     from edgellm.cli import render
     from edgellm.store.imports import Imports
 
@@ -143,12 +144,19 @@ def rm(
     if n and not yes and not _confirmed(n):
         render.write_err("nothing was removed\n")
         raise typer.Exit(EXIT_FAILURE)
-    removed = store.remove(chosen) + (imports.remove_all() if every else 0)
+    left: list[tuple[Path, str]] = []
+    removed = store.remove(chosen, left) + (imports.remove_all(left) if every else 0)
     with contextlib.suppress(render.StdoutClosed):  # they are gone, whether it is read or not
         if as_json:
-            render.json_line({"type": "removed", "n": removed})
+            paths = [str(path) for path, _ in left]
+            render.json_line({"type": "removed", "n": removed, "left": paths})
         else:
+            for path, problem in left:
+                render.finding(path, problem)
             render.write_out(f"removed: {removed}\n")
+    if left:
+        render.error(f"left: {len(left)}", "remove them by hand, if they are yours")
+        raise typer.Exit(EXIT_FAILURE)
 
 
 def full_keys(starts: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -54,7 +54,7 @@ def purge(
             )
         else:
             for finding in purged.left:
-                render.write_out(f"{finding.path}: {finding.problem}\n")
+                render.finding(finding.path, finding.problem)
             render.write_out(f"files removed: {purged.n_files} ({format_bytes(purged.n_bytes)})\n")
             if forget:
                 render.write_out(f"key forgotten: {'yes' if forgotten else 'there was none'}\n")

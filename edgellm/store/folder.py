@@ -34,16 +34,26 @@ def snapshots_in(root: Path) -> Iterator[Path]:
     return (path for path in all_names(root) if names.is_file_name(path.name))
 
 
-def remove_files(root: Path, keys: Collection[str] | None) -> int:
+def remove_files(
+    root: Path, keys: Collection[str] | None, left: list[tuple[Path, str]] | None = None
+) -> int:
     """Delete the snapshots of these keys, or all of them with what writers left behind.
+
+    What cannot be deleted keeps nothing else from going.
+
+    Args:
+        root: the store's folder.
+        keys: of the snapshots; None for all of them.
+        left: gets what could not be deleted, and why; without it that is an error, at the end.
 
     Returns:
         How many snapshots were deleted.
 
     Raises:
-        SnapshotError: one could not be deleted.
+        SnapshotError: one could not be deleted, and there is no `left`.
     """
     n_removed = 0
+    failures: list[tuple[Path, str]] = [] if left is None else left
     for path in all_names(root):
         is_snapshot = names.is_file_name(path.name)
         if not _goes(path, keys):
@@ -53,10 +63,14 @@ def remove_files(root: Path, keys: Collection[str] | None) -> int:
         except FileNotFoundError:
             continue
         except OSError as err:
-            raise SnapshotError(f"cannot be deleted: {err.strerror}", path=path) from err
+            failures.append((path, f"cannot be deleted: {err.strerror or err}"))
+            continue
         n_removed += is_snapshot
         with contextlib.suppress(OSError):
             path.parent.rmdir()  # works only on an empty folder
+    if failures and left is None:
+        path, why = failures[0]
+        raise SnapshotError(f"{why}; of {len(failures)} in all", path=path)
     return n_removed
 
 

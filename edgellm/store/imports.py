@@ -156,11 +156,20 @@ class Imports:
                 )
                 yield folder.name, manifest, sum(not os.path.lexists(path) for path in there)
 
-    def remove_all(self) -> int:
-        """Remove all packs and return how many snapshots were waiting in them."""
-        n_removed = sum(n_waiting for _, _, n_waiting in self.packs())
+    def remove_all(self, left: list[tuple[Path, str]]) -> int:
+        """Remove all packs and return how many snapshots were waiting in them.
+
+        Args:
+            left: gets the packs of which something could not be removed, and why.
+        """
+        waiting = {name: n_waiting for name, _, n_waiting in self.packs()}
+        n_removed = 0
         for folder in self._folders():
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                shutil.rmtree(folder)
+                n_removed += waiting.get(folder.name, 0)
+            except OSError as err:
+                left.append((folder, f"cannot be deleted: {err.strerror or err}"))
         return n_removed
 
     def _folders(self) -> list[Path]:

@@ -330,16 +330,22 @@ class SnapshotStore:
         """Read every file completely and report what is wrong; see `check_store`."""
         return check_store(self._files, fix=fix, clock=self._clock)
 
-    def remove(self, keys: Collection[str] | None = None) -> int:
+    def remove(
+        self, keys: Collection[str] | None = None, left: list[tuple[Path, str]] | None = None
+    ) -> int:
         """Delete the snapshots of these keys, or all of them with what writers left behind.
+
+        Args:
+            keys: of the snapshots; None for all of them.
+            left: gets what could not be deleted, and why.
 
         Returns:
             How many snapshots were deleted.
 
         Raises:
-            SnapshotError: one could not be deleted.
+            SnapshotError: one could not be deleted, and there is no `left`; the others are gone.
         """
-        return folder.remove_files(self.root, keys)
+        return folder.remove_files(self.root, keys, left)
 
     def _sweep_once(self) -> None:
         if not self._swept:

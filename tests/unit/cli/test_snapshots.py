@@ -127,8 +127,33 @@ def test_rm_by_the_start_of_a_key(cli: Any, store: SnapshotStore) -> None:
 
 def test_rm_all(cli: Any, store: SnapshotStore) -> None:
     """--all removes the rest."""
-    assert cli("snapshots", "rm", "--all", "--json").lines == [{"type": "removed", "n": 3}]
+    assert cli("snapshots", "rm", "--all", "--json").lines == [
+        {"type": "removed", "n": 3, "left": []}
+    ]
     assert list(store.entries()) == []
+
+
+def test_rm_goes_on_behind_what_cannot_be_removed(cli: Any, store: SnapshotStore) -> None:
+    """All else is gone; what is left is named, and exit 1."""
+    stuck = next(iter(store.entries())).path.with_name("0" * 32 + ".ekv")
+    stuck.mkdir()
+    result = cli("snapshots", "rm", "--all")
+    assert (result.code, list(store.entries()), stuck.exists()) == (1, [], True)
+    assert f"{stuck}: cannot be deleted: " in result.out
+    assert result.out.endswith("removed: 3\n")
+    assert "error: left: 1" in result.err
+    again = cli("snapshots", "rm", "--all", "--json")
+    assert (again.code, again.lines[0]["left"]) == (1, [str(stuck)])
+
+
+@pytest.mark.parametrize("command", ["check", "purge"])
+def test_names_of_files_are_one_line(cli: Any, store: SnapshotStore, command: str) -> None:
+    """A name with control characters does nothing to the terminal."""
+    next(iter(store.entries())).path.with_name("a\nb\x1b[31m").touch(mode=0o600)
+    result = cli("snapshots", command)
+    assert result.code == 1
+    assert "\x1b" not in result.out
+    assert r"a\nb\x1b[31m: not " in result.out
 
 
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 0), (b"n\n", 3), (b"\n", 3), (b"", 3)])
