@@ -53,5 +53,6 @@ def _print(done: Pruned, *, as_json: bool) -> None:
             ("leftovers removed", str(done.n_orphans)),
             ("freed", format_bytes(done.freed_bytes)),
             ("left", format_bytes(done.left_bytes)),
+            ("other files", format_bytes(done.other_bytes)),
         ]
     )

@@ -65,8 +65,8 @@ def check_store(files: Files, *, fix: bool, clock: Callable[[], float]) -> list[
     Costs one read of each file, and one more of what it leans on for each that leans. Reported
     and, with `fix`, mended: files that fail a check, lean on one that is gone, lie under a wrong
     name, are links or have several names, texts' files that lead nowhere, temporaries whose writer
-    is dead or that are over an hour old (all removed), and modes that let others in (set to 0600
-    and 0700).
+    is dead or that are over an hour old, packs whose manifest is damaged or gone (all removed), and
+    modes that let others in (set to 0600 and 0700).
     Only reported: unknown files and versions, files of other users, files that need a later version.
 
     Args:
@@ -133,6 +133,9 @@ def _imports(files: Files, folder: Path, clock: Callable[[], float]) -> Iterator
                 yield _Problem(pack, "left behind by an import that is gone", remedy)
         elif pack.name in usable:
             yield from _walk(imports.pack_files(pack), clock, (MANIFEST_NAME,))
+        elif imports.is_broken(pack):
+            remedy = functools.partial(shutil.rmtree, pack)
+            yield _Problem(pack, "a pack without a manifest that can be used", remedy)
         else:
             yield _Problem(pack, "not a pack that is known here")
 
@@ -164,7 +167,9 @@ def _entry(files: Files, path: Path, clock: Callable[[], float]) -> Iterator[_Pr
     owner = temp_owner(path)
     if owner is not None:
         old = clock() - status.st_mtime > ORPHAN_AGE_S
-        if old or not process_alive(owner):
+        if stat.S_ISDIR(status.st_mode):
+            yield _Problem(path, "not a regular file")
+        elif old or not process_alive(owner):
             yield _Problem(path, "left behind by a writer that is gone", path.unlink)
     elif _is_text(path):
         yield from _text(path, status)

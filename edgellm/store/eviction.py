@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.fileio import PRIVATE_FILE_MODE, private_dir
 from edgellm.store import names
+from edgellm.store.chain import MAX_LINKS
 from edgellm.store.flight import LOCKS_DIR
 from edgellm.store.survey import head
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from edgellm.store.survey import Kept
 
 CLOCK_NAME: Final = "clock"
-MAX_LINKS: Final = 64
-"""Of snapshots that lean on each other; longer chains are not followed."""
 _FOLLOW: Final = os.utime not in os.supports_follow_symlinks  # as on Windows
 _TICK_NS: Final = 1_000_000
 
@@ -59,9 +58,11 @@ def evict(snapshots: Collection[Kept], n_bytes: int, keep: Collection[Path] = ()
     if sum(kept.n_bytes for kept in candidates) < n_bytes:
         return []
     removed: list[Kept] = []
+    left_bytes = sum(kept.n_bytes for kept in candidates)
     for kept in candidates:
-        if n_bytes <= 0:
+        if n_bytes <= 0 or left_bytes < n_bytes:  # what cannot go takes nothing else with it
             break
+        left_bytes -= kept.n_bytes
         leaning = kept.path in spared
         if not leaning and remove(kept.path):
             n_bytes -= kept.n_bytes

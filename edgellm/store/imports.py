@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from edgellm.errors import SnapshotError
+from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.fileio import fsync_dir, rename_over
 from edgellm.store import names
 from edgellm.store.files import Files, refuse_foreign_folders
@@ -156,6 +156,18 @@ class Imports:
                 )
                 yield folder.name, manifest, sum(not os.path.lexists(path) for path in there)
 
+    def is_broken(self, folder: Path) -> bool:
+        """Return whether a folder is a pack of our own that nobody can use, whatever the key."""
+        if not (_is_pack(folder.name) and is_own_folder(folder)):
+            return False
+        try:
+            _manifest_of(self.pack_files(folder))
+        except (SnapshotCorrupt, FileNotFoundError, EOFError):
+            return True
+        except (SnapshotError, OSError):  # of another version, under another key, or a bad disk
+            return False
+        return False
+
     def remove_all(self, left: list[tuple[Path, str]]) -> int:
         """Remove all packs and return how many snapshots were waiting in them.
 
@@ -165,11 +177,11 @@ class Imports:
         waiting = {name: n_waiting for name, _, n_waiting in self.packs()}
         n_removed = 0
         for folder in self._folders():
-            try:
-                shutil.rmtree(folder)
+            why = _removal_failure(folder)
+            if why:
+                left.append((folder, f"cannot be deleted: {why}"))
+            else:
                 n_removed += waiting.get(folder.name, 0)
-            except OSError as err:
-                left.append((folder, f"cannot be deleted: {err.strerror or err}"))
         return n_removed
 
     def _folders(self) -> list[Path]:
@@ -210,15 +222,33 @@ class Imports:
 def _read_manifest(files: Files) -> Manifest | None:
     """Return what is said of a pack that was put aside, or None where that cannot be used."""
     try:
-        refuse_foreign_folders(files.root / MANIFEST_NAME)
-        with files.opened(files.root / MANIFEST_NAME) as file:
-            if file.n_bytes > MAX_MANIFEST_BYTES:
-                return None
-            raw = bytearray(file.n_bytes)
-            file.fill(raw)
-        return parse_manifest(bytes(raw))
+        return _manifest_of(files)
     except (SnapshotError, OSError, EOFError):
         return None
+
+
+def _manifest_of(files: Files) -> Manifest:
+    """Return what is said of a pack that was put aside.
+
+    Raises:
+        SnapshotError, OSError, EOFError: that cannot be used.
+    """
+    refuse_foreign_folders(files.root / MANIFEST_NAME)
+    with files.opened(files.root / MANIFEST_NAME) as file:
+        if file.n_bytes > MAX_MANIFEST_BYTES:
+            raise SnapshotCorrupt(f"its manifest has {file.n_bytes} bytes")
+        raw = bytearray(file.n_bytes)
+        file.fill(raw)
+    return parse_manifest(bytes(raw))
+
+
+def _removal_failure(folder: Path) -> str:
+    """Remove a folder with all that is in it; return why that does not work, or ""."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as err:
+        return err.strerror or str(err)
+    return ""
 
 
 def _is_pack(name: str) -> bool:

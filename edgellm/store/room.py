@@ -32,6 +32,9 @@ LOCK_NAME: Final = "store"
 _AROUND_BYTES: Final = 16 << 10
 """What a new file may take beside its own bytes: its last block, and a folder of its own."""
 
+_OWN_BYTES: Final = 2 << 20
+"""What the store's own ledger, locks and folders may take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
@@ -42,12 +45,14 @@ class Pruned:
         n_orphans: how many files went that nobody could use any more.
         freed_bytes: what all of these took.
         left_bytes: what is still there, whatever it is.
+        other_bytes: how much of that is no snapshot, and so stays.
     """
 
     n_snapshots: int
     n_orphans: int
     freed_bytes: int
     left_bytes: int
+    other_bytes: int = 0
 
 
 class Room:
@@ -172,11 +177,14 @@ class Room:
             orphans = _removed([*found.orphans, *leaning])
             left = found.n_bytes - sum(orphans)
             limit = self.cap_bytes if max_bytes is None else max_bytes
-            over = min(left - limit, sum(kept.n_bytes for kept in whole))
-            snapshots = eviction.evict(whole, over)
+            snapshot_bytes = sum(kept.n_bytes for kept in whole)
+            other = left - snapshot_bytes
+            # Where what is no snapshot takes more than there may be, nothing helps; 0 means all.
+            helps = not limit or other <= limit + _OWN_BYTES
+            snapshots = eviction.evict(whole, min(left - limit, snapshot_bytes)) if helps else []
         freed = sum(kept.n_bytes for kept in snapshots)
         n_orphans = n_locks + len(orphans)
-        return Pruned(len(snapshots), n_orphans, sum(orphans) + freed, left - freed)
+        return Pruned(len(snapshots), n_orphans, sum(orphans) + freed, left - freed, other)
 
     def _refused(self, need_bytes: int) -> Skipped | None:
         """Say what is known before anything is looked at."""

@@ -53,7 +53,8 @@ class Survey:
     """What lies below a root.
 
     Attributes:
-        n_bytes: all files and folders together, as the disk counts them.
+        n_bytes: all files and folders together: snapshots and temporaries by their length, or what
+            the disk counts where that is more; the rest as the disk counts it.
         snapshots: what may go, in no order.
         orphans: what nobody can use any more, with its bytes: temporaries of dead writers, and
             texts' files that lead nowhere.
@@ -71,7 +72,7 @@ def survey(root: Path) -> Survey:
     orphans: list[tuple[Path, int]] = []
     leading: list[tuple[Path, int]] = []
     for entry, status, in_place in _walk(root):
-        taken = _taken_bytes(status)
+        taken = _taken_bytes(entry.name, status)
         n_bytes += taken
         if not stat.S_ISREG(status.st_mode):
             continue
@@ -93,14 +94,19 @@ def looked_into(snapshots: Collection[Kept]) -> tuple[list[Kept], list[tuple[Pat
     """Read the head of each snapshot: when it was made, and on which other one it leans.
 
     Returns:
-        The snapshots, and those that lean on one that is gone, with their bytes.
+        The snapshots, and with their bytes those that are of no use: they lean on one that is gone,
+        or begin with nothing but zeros, as after a power loss.
     """
-    heads = {kept.path: head(kept.path) for kept in snapshots}
+    starts = {kept.path: _start_of(kept.path) for kept in snapshots}
+    heads = {path: _head_in(path, start) for path, start in starts.items()}
     whole: list[Kept] = []
     orphans: list[tuple[Path, int]] = []
     for kept in snapshots:
         made_ns, parent = heads[kept.path]
-        if parent is not None and parent not in heads:
+        start = starts[kept.path]
+        if start and not any(start):
+            orphans.append((kept.path, kept.n_bytes))
+        elif parent is not None and parent not in heads:
             orphans.append((kept.path, kept.n_bytes))
         else:
             whole.append(Kept(kept.path, kept.n_bytes, max(kept.used_ns, made_ns), parent))
@@ -113,15 +119,23 @@ def head(path: Path) -> tuple[int, Path | None]:
     The first bytes tell, and are not verified: they decide only what goes first. An encrypted file
     tells nothing here; the times of its uses do.
     """
+    return _head_in(path, _start_of(path))
+
+
+def _start_of(path: Path) -> bytes:
+    """Return the first bytes of a file; b"" where it cannot be read."""
     try:
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         fd = os.open(path, flags | getattr(os, "O_BINARY", 0))
         try:
-            start = os.read(fd, _PEEK_BYTES)
+            return os.read(fd, _PEEK_BYTES)
         finally:
             os.close(fd)
     except OSError:
-        return 0, None
+        return b""
+
+
+def _head_in(path: Path, start: bytes) -> tuple[int, Path | None]:
     made, parent = _CREATED.search(start), _PARENT.search(start)
     made_ns = int(made.group(1)) * 10**9 if made else 0
     return made_ns, path.with_name(parent.group(1).decode() + names.SUFFIX) if parent else None
@@ -160,6 +174,15 @@ def _target(path: Path) -> Path:
     return path.with_name(names.target_name(path.name) or "")
 
 
-def _taken_bytes(status: os.stat_result) -> int:
-    """Return what a file takes: its length, or its blocks where they are more."""
-    return max(status.st_size, getattr(status, "st_blocks", 0) * _BLOCK_BYTES)
+def _taken_bytes(name: str, status: os.stat_result) -> int:
+    """Return what a file takes on the disk.
+
+    Some file systems count the blocks of a new file seconds later: what the store writes itself, and
+    never with holes, takes its length at least. Of any other file a hole is no reason to remove
+    snapshots; it counts as it is filled.
+    """
+    blocks = getattr(status, "st_blocks", None)
+    if blocks is None:  # Windows tells none
+        return status.st_size
+    is_ours = names.is_file_name(name) or name.startswith(".")
+    return max(status.st_size if is_ours else 0, blocks * _BLOCK_BYTES)

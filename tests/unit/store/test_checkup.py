@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgellm.store.files import Files
+from edgellm.store.keys import StoreKey
 from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 from edgellm.store.state import Fingerprint
 
@@ -140,3 +142,32 @@ def test_any_other_kind_of_file_under_our_name_is_damage(store: SnapshotStore, p
     """Another version of the file would lie in a folder of its own."""
     path.write_bytes(b"EDGEKV2\0" + bytes(100))
     assert report(store, fix=True) == [(path.name, "corrupt: not a snapshot", True)]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", bytes(9)])
+def test_a_pack_without_a_manifest_is_removed(store: SnapshotStore, path: Path, content: Any):
+    """Nobody can use it; what may be of another version, or is no pack by name, is only named."""
+    pack = store.root / "imports" / ("ab" * 16)
+    (pack / "v1").mkdir(parents=True, mode=0o700)
+    (store.root / "imports" / "notes").mkdir(mode=0o700)
+    (store.root / "imports").chmod(0o700)
+    if content is not None:
+        (pack / "manifest").write_bytes(content)
+        (pack / "manifest").chmod(0o600)
+    assert [(pack.name, False), ("notes", False)] == [(n, f) for n, _, f in report(store)]
+    fixed = report(store, fix=True)
+    assert [(pack.name, True), ("notes", False)] == [(name, done) for name, _, done in fixed]
+    assert (pack.exists(), path.exists()) == (False, True)
+
+
+def test_a_pack_under_another_key_is_left(store: SnapshotStore, path: Path):
+    """Whoever has the key can still use it."""
+    pack = store.root / "imports" / ("ab" * 16)
+    pack.mkdir(parents=True, mode=0o700)
+    (store.root / "imports").chmod(0o700)
+    key = StoreKey(bytes(range(32)))
+    with Files(pack, secret=key).writer(pack / "manifest") as out:
+        out.write(b"{}")
+    (problem,) = report(store, fix=True)
+    assert problem == (pack.name, "not a pack that is known here", False)
+    assert pack.exists()

@@ -166,8 +166,49 @@ def test_a_file_that_cannot_be_removed_is_passed_by(tree: Tree, monkeypatch: pyt
         real(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", unlink)
-    assert tree.evict(8192) == "c"
+    assert tree.evict(8192) == ""  # nothing goes where the rest is not enough
+    assert tree.evict(4096) == "c"
     assert tree.names() == "ab"
+
+
+def test_a_file_with_holes_takes_no_room_before_it_is_filled(tree: Tree):
+    """Nothing goes for a file of which the disk has next to nothing, and all that is written counts."""
+    for name in "abc":
+        tree.add(name, 1)
+    manifest = tree.root / "imports" / key("d") / "manifest"
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    os.truncate(manifest, 200 << 30)
+    assert survey(tree.root).n_bytes < 1 << 20
+    assert Room(tree.root, cap_bytes=1 << 20).prune().n_snapshots == 0
+    with manifest.open("r+b") as file:
+        file.write(bytes(1 << 20))
+        os.fsync(file.fileno())
+    assert survey(tree.root).n_bytes > 1 << 20
+
+
+def test_a_snapshot_of_zeros_goes_first(tree: Tree):
+    """It was never written to its end; no good one goes for what it claims to take."""
+    tree.add("a", 1)
+    tree.path("b").touch()
+    os.truncate(tree.path("b"), 200 << 30)
+    whole, orphans = looked_into(tree.kept())
+    assert [kept.path for kept in whole] == [tree.path("a")]
+    assert [path for path, _ in orphans] == [tree.path("b")]
+    done = Room(tree.root, cap_bytes=1 << 20).prune()
+    assert (done.n_snapshots, done.n_orphans, tree.names()) == (0, 1, "a")
+
+
+def test_nothing_is_pruned_in_vain(tree: Tree):
+    """Where other files take more than there may be, snapshots stay; all of them go when asked for."""
+    tree.add("a", 1)
+    alien = tree.root / "alien"
+    alien.write_bytes(bytes(4 << 20))
+    store = Room(tree.root, cap_bytes=1 << 20)
+    done = store.prune()
+    assert (done.n_snapshots, tree.names()) == (0, "a")
+    assert done.other_bytes >= 4 << 20
+    assert store.prune(0).n_snapshots == 1
 
 
 def test_what_leans_on_nothing_is_an_orphan(tree: Tree):
