@@ -35,6 +35,7 @@ edgellm snapshots check --fix
 RM_EXAMPLES: Final = """
 edgellm snapshots rm 3fa9
 edgellm snapshots rm --all --yes
+edgellm snapshots rm --plain
 """
 FIX_HINT: Final = "run `edgellm snapshots check --fix`"
 _SHOWN_KEY: Final = 12
@@ -125,20 +126,28 @@ def rm(
     ] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Remove all snapshots.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Remove those that are not encrypted.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     encrypt: Encrypt = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove snapshots; the next run makes them again. Exits 1 if one could not be removed."""
     from edgellm.cli import render
+    from edgellm.store.folder import plain_in
     from edgellm.store.imports import Imports
 
-    if every == bool(keys):
-        raise UsageError("give keys or --all", hint="`edgellm snapshots ls` shows the keys")
+    if every + plain + bool(keys) != 1:
+        raise UsageError(
+            "give keys, --all or --plain", hint="`edgellm snapshots ls` shows the keys"
+        )
     store = open_store(encrypt)
     entries = tuple(store.entries())
     imports = Imports(store.files)
     chosen = None if every else full_keys(keys or (), [entry.key for entry in entries])
+    if plain:  # a store with a key lists none of them
+        chosen = list(dict.fromkeys(path.stem for path in plain_in(store.root)))
     n = len(entries) if chosen is None else len(chosen)
     n += sum(n_waiting for _, _, n_waiting in imports.packs()) if every else 0
     if n and not yes and not _confirmed(n):

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from edgellm.store.snapshots import SnapshotStore
     from edgellm.store.state import Fingerprint, KVState
 
+_STILL_PLAIN: Final = (
+    "snapshots are encrypted now, and {} from before are not: remove those with "
+    "`edgellm snapshots rm --plain`, or all with `edgellm snapshots purge`"
+)
 ROUNDED: Final = (Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)
 
 
@@ -70,13 +74,16 @@ def make_storing(store: SnapshotStore, options: SessionOptions) -> Storing:
             f"snapshot_loss is for snapshot=auto, not {options.snapshot.value}",
             hint="a tier that was chosen says itself what it costs",
         )
-    return Storing(
+    storing = Storing(
         store,
         tier=options.snapshot,
         loss=options.snapshot_loss,
         losses=LossBook(cache_dir() / "losses") if options.snapshot_loss > 0 else None,
         speeds=Speeds(None if store.trouble else Ledger(store.root)),
     )
+    if n_plain := store.n_plain:
+        storing.notes.append(_STILL_PLAIN.format(n_plain))
+    return storing
 
 
 class Storing:
@@ -168,7 +175,8 @@ class Storing:
     ) -> Found | Miss:
         """Return the longest of some prefixes that is stored, or why the longest is not.
 
-        The lengths are those of `SnapshotStore.longest`, with where each was cut before. A state made under other settings is taken where loss is allowed, and after all others.
+        The lengths are those of `SnapshotStore.longest`, with where each was cut before. A state
+        made under other settings is taken where loss is allowed, and after all others.
         """
         tier = self.tier(fingerprint)
         found = self.store.longest(fingerprint, tokens, lengths, tier, landing=engine.landing)

@@ -9,8 +9,8 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from edgellm.errors import SnapshotError, SnapshotIncompatible
-from edgellm.fileio import PRIVATE_DIR_MODE, private_dir, temp_owner
-from edgellm.store import names
+from edgellm.fileio import PRIVATE_DIR_MODE, open_regular, private_dir, temp_owner
+from edgellm.store import layout, names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -32,6 +32,19 @@ def all_names(root: Path) -> Iterator[Path]:
 def snapshots_in(root: Path) -> Iterator[Path]:
     """Give every file that has the name of a snapshot, ordered by folder and name."""
     return (path for path in all_names(root) if names.is_file_name(path.name))
+
+
+def plain_in(root: Path) -> list[Path]:
+    """Return the snapshots that are not encrypted: all that a store with a key can do is remove them."""
+    return [path for path in snapshots_in(root) if _start_of(path) == layout.MAGIC]
+
+
+def _start_of(path: Path) -> bytes:
+    try:
+        with open_regular(path) as (file, _):
+            return file.read(len(layout.MAGIC))
+    except OSError:
+        return b""
 
 
 def remove_files(

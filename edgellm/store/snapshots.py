@@ -99,6 +99,11 @@ class SnapshotStore:
         """Why nothing can be kept, as far as that is known beforehand, one phrase, or ""."""
         return self._room.closed
 
+    @property
+    def n_plain(self) -> int:
+        """How many snapshots lie in a store with a key as they were written without one."""
+        return 0 if self.secret is None or self.off else len(folder.plain_in(self.root))
+
     def key(self, fingerprint: Fingerprint, tokens: TokenIds, *, cuts: Sequence[int] = ()) -> str:
         """Return the 32 hex digits that name the snapshot of this prefix.
 

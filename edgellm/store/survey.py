@@ -104,9 +104,8 @@ def looked_into(snapshots: Collection[Kept]) -> tuple[list[Kept], list[tuple[Pat
     for kept in snapshots:
         made_ns, parent = heads[kept.path]
         start = starts[kept.path]
-        if start and not any(start):
-            orphans.append((kept.path, kept.n_bytes))
-        elif parent is not None and parent not in heads:
+        is_empty = bool(start) and not any(start)
+        if is_empty or (parent is not None and parent not in heads):
             orphans.append((kept.path, kept.n_bytes))
         else:
             whole.append(Kept(kept.path, kept.n_bytes, max(kept.used_ns, made_ns), parent))
@@ -181,7 +180,7 @@ def _taken_bytes(name: str, status: os.stat_result) -> int:
     never with holes, takes its length at least. Of any other file a hole is no reason to remove
     snapshots; it counts as it is filled.
     """
-    blocks = getattr(status, "st_blocks", None)
+    blocks: int | None = getattr(status, "st_blocks", None)
     if blocks is None:  # Windows tells none
         return status.st_size
     is_ours = names.is_file_name(name) or name.startswith(".")

@@ -10,6 +10,9 @@ import pytest
 from edgellm.cli.snapshots import full_keys
 from edgellm.core import Tier
 from edgellm.errors import UsageError
+from edgellm.runtime.session import SessionOptions
+from edgellm.runtime.storing import make_storing
+from edgellm.store.keys import StoreKey
 from edgellm.store.snapshots import Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
 
@@ -169,7 +172,24 @@ def test_rm_with_yes_does_not_ask(cli: Any, store: SnapshotStore) -> None:
     assert cli("snapshots", "rm", "--all", "--yes", terminal=True).err == ""
 
 
-@pytest.mark.parametrize("arguments", [[], ["--all", "abc"], ["no-such-key"]])
+def test_rm_of_what_is_not_encrypted(cli: Any, store: SnapshotStore) -> None:
+    """What was written before there was a key goes by itself; the rest stays."""
+    secret = StoreKey(bytes(range(32)))
+    private = SnapshotStore(store.root, key=secret)
+    assert (store.n_plain, private.n_plain) == (0, 3)
+    rows = np.zeros((4, 4), np.uint16)
+    state = KVState(4, (Part("dense", 0, 4, (Section(0, "K", "f16", rows),)),))
+    saved = private.save(Fingerprint(hard=(("model", "tiny"),), soft=()), range(4), state)
+    assert isinstance(saved, Saved)
+    noted = make_storing(private, SessionOptions()).notes
+    assert ["`edgellm snapshots rm --plain`" in note for note in noted] == [True]
+    assert cli("snapshots", "rm", "--plain", "--yes").out == "removed: 3\n"
+    assert (list(store.entries()), private.n_plain) == ([], 0)
+    assert [entry.path for entry in private.entries()] == [saved.path]
+    assert make_storing(private, SessionOptions()).notes == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--all", "abc"], ["--all", "--plain"], ["no-such-key"]])
 def test_rm_needs_to_know_what(cli: Any, store: SnapshotStore, arguments: list[str]) -> None:
     """No key, a key and --all, or a key that is not there: exit 2, nothing removed."""
     assert cli("snapshots", "rm", *arguments).code == 2
