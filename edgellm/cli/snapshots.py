@@ -75,7 +75,11 @@ def ls(*, encrypt: Encrypt = None, as_json: AsJson = False) -> None:
         return
     if entries:
         heading = ("KEY", "TOKENS", "SIZE", "CREATED", "USED", "BASE", "TIER", "MODEL")
-        render.table([heading, *(_row(entry, turns) for entry in entries)])
+        rows = [heading, *(_row(entry, turns) for entry in entries)]
+        loras = [_adapters(entry) for entry in entries]
+        if any(loras):
+            rows = [(*row, lora) for row, lora in zip(rows, ("LORA", *loras), strict=True)]
+        render.table(rows)
     for _, manifest, n_waiting in packs:
         render.write_err(
             f"imported for {manifest.field('name')}, waiting for the first use: {n_waiting}\n"
@@ -175,6 +179,8 @@ def full_keys(starts: Sequence[str], known: Sequence[str]) -> list[str]:
         UsageError: none or several keys start so.
     """
     found = []
+    if "" in starts:
+        raise UsageError("an empty key names no snapshot", hint="see `edgellm snapshots ls`")
     for start in starts:
         matches = sorted({key for key in known if start and key.startswith(start)})
         if len(matches) != 1 and start not in matches:
@@ -222,6 +228,15 @@ def _row(entry: SnapshotInfo, turns: Collection[str]) -> tuple[str, ...]:
         entry.tier.value,
         model,
     )
+
+
+def _adapters(entry: SnapshotInfo) -> str:
+    """Return the adapters it was made with: of each the first digits of its content, and its scale."""
+    adapters = entry.field("adapters")
+    if adapters == "none":
+        return ""
+    parts = (one.partition("*") for one in adapters.split())
+    return " ".join(f"{content[:_SHOWN_KEY]}{star}{scale}" for content, star, scale in parts)
 
 
 def used_s(entry: SnapshotInfo) -> int:

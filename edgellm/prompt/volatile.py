@@ -175,6 +175,14 @@ KINDS: Final = (
     Kind(
         "counter",
         _compiled(
+            r"\b(?:run|job|session|request|conversation|chat|execution|invocation|transaction|visit)"
+            r"\s*(?:#|\bno\.|\bnumber\b)\s*(?P<it>\d{1,9})\b"
+        ),
+        _MOVE,
+    ),
+    Kind(
+        "counter",
+        _compiled(
             r"\b(?:attempts?|turn|messages?|requests?|iteration|retry|retries|counter|count|build|"
             r"tokens? (?:left|used|remaining)|remaining(?: \w+)?|uptime|pid|process id|visits?)"
             r"(?:\s*(?:[:=#]|\bno\.?|\bnumber)\s*#?|\s+(?=\d+\s+of\b))(?P<it>\d+(?:\.\d+)?)\b"

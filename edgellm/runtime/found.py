@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from edgellm.core import Tier
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from edgellm.core import Tier
     from edgellm.store.answers import Hit
     from edgellm.store.state import Anchor, Fingerprint, KVState
 
@@ -19,7 +20,8 @@ class Found:
 
     Attributes:
         state: as this engine takes it.
-        key, n_bytes, tier: of the file.
+        key, n_bytes: of the file.
+        tier: of what is restored: that of the file, or what a conversion left of it.
         anchor: what a longer snapshot may lean on.
         n_links: of how many files it came.
         reason, code: for `SnapshotUse`.
@@ -76,7 +78,10 @@ def converted(hit: Hit, state: KVState, source: Fingerprint, now: Fingerprint) -
     here = dict(now.hard)
     differing = [f"{name} {value}" for name, value in source.hard if here.get(name) != value]
     reason = f"converted from {', '.join(differing)}: rounding differs"
-    return _found(hit, state, reason, "converted")
+    found = _found(hit, state, reason, "converted")
+    # Of the numbers that a cold run would have, no more is left than q8_0 keeps.
+    is_rounded = found.tier is Tier.EXACT and any(one.startswith("kv_type") for one in differing)
+    return replace(found, tier=Tier.Q8) if is_rounded else found
 
 
 def _found(hit: Hit, state: KVState, reason: str, code: str) -> Found:

@@ -69,8 +69,7 @@ def share_options(
     """Return the options for a URL of the command line, or None without one.
 
     Raises:
-        UsageError: the secret is missing, or its file is open to others or too long.
-        OSError: the file cannot be read.
+        UsageError: the secret is missing, or its file cannot be read, is open to others or too long.
     """
     if url is None:
         return None
@@ -79,7 +78,15 @@ def share_options(
         raise UsageError(
             f"a shared tier needs a secret: {SHARE_SECRET_VARIABLE} names no file", hint=_MAKE_ONE
         )
-    return ShareOptions(url, _read_secret(Path(named)), trusted, writes_back)
+    try:
+        secret = _read_secret(Path(named))
+    except OSError as err:
+        raise UsageError(
+            f"{SHARE_SECRET_VARIABLE} names a file that cannot be read: {err.strerror or err}",
+            path=named,
+            hint=_MAKE_ONE,
+        ) from err
+    return ShareOptions(url, secret, trusted, writes_back)
 
 
 def _read_secret(path: Path) -> bytes:

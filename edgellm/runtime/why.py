@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from edgellm.store.snapshots import SnapshotStore
     from edgellm.store.state import Fingerprint
 
+_REPACK = "repack"  # the one field that is set otherwise here than in a run
 _QUESTION = "Hello"  # what stands behind the prefix does not matter, as long as something does
 
 
@@ -230,6 +231,9 @@ class Doctor:
         said = f"all {n_tokens} tokens are stored"
         if longer is not None:
             said = f"{n_tokens} of {prompt.n_prefix} tokens are stored, up to an earlier boundary"
+        changed = [one for one in found.soft_changes if not one.startswith(_REPACK)]
+        if changed:
+            said += f"; rounding may differ ({'; '.join(changed)})"
         return Why(
             code=HIT,
             cause="",

@@ -79,7 +79,7 @@ def check_store(files: Files, *, fix: bool, clock: Callable[[], float]) -> list[
 
 def _finding(problem: _Problem, fix: bool) -> Finding:
     if not fix or problem.remedy is None:
-        fixable = problem.remedy is not None
+        fixable = problem.remedy is not None and _is_own(problem.path)
         return Finding(problem.path, problem.text, fixed=False, fixable=fixable)
     try:
         problem.remedy()
@@ -150,6 +150,15 @@ def _is_text(path: Path) -> bool:
 
 def _is_folder(path: Path) -> bool:
     return stat.S_ISDIR(path.lstat().st_mode)
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether this user may change what is there."""
+    user = getattr(os, "geteuid", lambda: 0)()
+    try:
+        return user in (0, path.lstat().st_uid)
+    except OSError:
+        return True
 
 
 def _mode(path: Path, wanted: int) -> Iterator[_Problem]:

@@ -82,6 +82,7 @@ class Explanation:
         info: of the file there, for a hit.
         near: the nearest other snapshot, where nothing is stored.
         n_files: how many files were looked at.
+        soft_changes: of a hit, what differs now and may change the rounding.
     """
 
     code: str
@@ -90,6 +91,7 @@ class Explanation:
     info: SnapshotInfo | None = None
     near: Near | None = None
     n_files: int = 0
+    soft_changes: tuple[str, ...] = ()
 
 
 def explain(
@@ -109,7 +111,7 @@ def explain(
     path = files.path(fingerprint.digest(), ids, cuts)
     found = find(files, fingerprint, ids, tier, cuts=cuts, keep_damaged=True)
     if isinstance(found, Hit):
-        return Explanation(HIT, "", path, found.info)
+        return Explanation(HIT, "", path, found.info, soft_changes=found.soft_changes)
     if found.code != NOT_STORED:
         return Explanation(found.code, found.reason, path)
     near, n_files = _nearest(files, fingerprint, ids, cuts)

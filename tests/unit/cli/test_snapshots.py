@@ -196,6 +196,26 @@ def test_rm_needs_to_know_what(cli: Any, store: SnapshotStore, arguments: list[s
     assert len(list(store.entries())) == 3
 
 
+def test_an_empty_key_is_no_key() -> None:
+    """A script's empty variable names nothing, and is told so."""
+    with pytest.raises(UsageError, match="an empty key"):
+        full_keys([""], ["ab12"])
+
+
+def test_ls_names_adapters_where_there_are_any(cli: Any, store: SnapshotStore) -> None:
+    """Content and scale of each; without any there is no such column."""
+    assert "LORA" not in cli("snapshots", "ls").out
+    adapters = f"{'ab' * 32}*0.5 {'cd' * 32}*1"
+    fingerprint = Fingerprint(hard=(("adapters", adapters), ("model", "tiny")), soft=())
+    rows = np.zeros((4, 4), np.uint16)
+    state = KVState(4, (Part("dense", 0, 4, (Section(0, "K", "f16", rows),)),))
+    other = SnapshotStore(store.root)
+    assert isinstance(other.save(fingerprint, range(4), state), Saved)
+    heading, newest, *_ = cli("snapshots", "ls").out.splitlines()
+    assert heading.split()[-1] == "LORA"
+    assert newest.endswith("abababababab*0.5 cdcdcdcdcdcd*1")
+
+
 def test_full_keys() -> None:
     """A start must fit one key; a whole key wins over those it starts."""
     known = ["ab12", "ab34", "ab"]

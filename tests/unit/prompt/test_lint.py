@@ -44,6 +44,8 @@ VOLATILE = [
     (r"C:\Users\me\AppData\Local\Temp\x1", "temporary path", r"C:\Users\me\AppData\Local\Temp\x1"),
     ("attempt 3 of 5", "counter", "3"),
     ("Turn: 12", "counter", "12"),
+    ("This is run #42 of the assistant", "counter", "42"),
+    ("session no. 7", "counter", "7"),
     ("tokens left: 812", "counter", "812"),
     ("pid 4242 of 9", "counter", "4242"),
     ("You may use {'b', 'a', 'c'}.", "unordered", "{'b', 'a', 'c'}"),

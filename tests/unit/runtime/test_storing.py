@@ -232,6 +232,7 @@ def test_a_state_of_other_settings_is_used_where_loss_is_allowed(
     assert ("converted", "converted from kv_type f16: rounding differs") == (
         *(done.snapshot.code, done.snapshot.reason),
     )
+    assert Tier.Q8.value == done.snapshot.tier  # f16 rows were rounded to q8_0
     assert done.usage.reused_tokens == engine.decoded[0][0] > 128
     assert 1 == len(list(store.entries()))
     monkeypatch.setattr(

@@ -70,6 +70,15 @@ def test_a_stored_prefix_is_a_hit(store: SnapshotStore):
     assert [found.key] == [entry.key for entry in store.entries()]
 
 
+def test_a_hit_that_may_round_otherwise_says_so(store: SnapshotStore):
+    """As the run does that uses it."""
+    _seed(store)
+    assert "rounding" not in _look(store).message
+    found = _look(store, engine=ScriptedEngine(n_batch=64))
+    assert "hit" == found.code
+    assert found.message.endswith("; rounding may differ (n_batch: 512, now 64)")
+
+
 def test_a_changed_line_is_found(store: SnapshotStore):
     """An edit is told by token, by offset in the prompt, by line and column, and by both texts."""
     _seed(store)
@@ -193,3 +202,18 @@ def test_an_earlier_boundary_is_a_hit_of_part(store: SnapshotStore):
     assert ("hit", prompt.cuts[0]) == (found.code, found.n_usable)
     assert found.n_usable < found.n_tokens
     assert "earlier boundary" in found.message
+
+
+def test_the_same_tokens_cut_elsewhere(store: SnapshotStore):
+    """Documents given as one text, or one as several: nothing of the text differs."""
+    _seed(store)
+    half = SYSTEM.index("Who asks")
+    marked = Message("system", SYSTEM, marks=(half,))
+    doctor = _doctor(store, ScriptedEngine())
+    assert doctor.prompt([marked]).tokens == doctor.prompt([Message("system", SYSTEM)]).tokens
+    found = doctor.look([marked])
+    assert ("not_stored", "cuts") == _classes(found)
+    assert "cut elsewhere" in found.message
+    assert (found.difference, found.changes) == (None, ())
+    assert found.created_s > 0
+    assert found.key not in [entry.key for entry in store.entries()]
