@@ -10,11 +10,14 @@ import pytest
 
 from edgellm.core import Message, Request, Sampling, Tier
 from edgellm.engines.base import EngineSettings
+from edgellm.prompt.documents import system_message
 from edgellm.runtime.local import LocalSession
 from edgellm.runtime.session import SessionOptions
 from edgellm.store.snapshots import SnapshotStore
 
 pytestmark = pytest.mark.model
+
+RULES = "You answer for a workshop, in one sentence, from these notes alone. " * 9
 
 # Longer than gemma-3-270m's window of 512 tokens, much longer, and shorter.
 PROMPTS = [
@@ -126,3 +129,48 @@ def test_window_cache_needs_the_settling(recorder, gemma3_gguf, tmp_path, monkey
     warm = run_once(recorder, gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
     assert warm.reason == "hit"
     assert cold.answer != warm.answer
+
+
+NOTES = tuple(
+    "\n".join(
+        f"Note {i}: job {i * 41 % 97} is done on floor {i * 5 % 13}." for i in range(n, n + 24)
+    )
+    for n in (0, 40)
+)
+PIECES = (NOTES, ("\n\n".join(NOTES),))
+"""Two documents, and one that says the same: equal tokens, cut elsewhere."""
+
+
+def ask_about(
+    recorder: Any, path: Path, store: SnapshotStore | None, documents: tuple[str, ...]
+) -> tuple[Any, tuple[str, ...], tuple[int, ...], tuple[int, ...]]:
+    """Ask one question in a session of its own; return the outcome, digests, tokens and cuts."""
+    tier = Tier.OFF if store is None else Tier.EXACT
+    engine = recorder(path, EngineSettings(n_threads=1))
+    messages = (system_message(RULES, documents), Message("user", PROMPTS[0][1]))
+    with LocalSession(engine, SessionOptions(snapshot=tier), store=store) as session:
+        done = session.generate(Request(messages, 8, sampling=Sampling(temperature=0)))
+        assert session._writer is None or session._writer.settle(60)
+        digests = tuple(engine.digests[-(done.usage.completion_tokens or 1) :])
+        prompt = session._prompting.prompt(messages, None)
+        return done, digests, prompt.tokens, prompt.cuts
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_equal_tokens_cut_elsewhere_do_not_share_snapshots(recorder, model, tmp_path, first: int):
+    """In both directions: only the cuts before the first that differs are used, and bits stay."""
+    stored, asked = PIECES[first], PIECES[1 - first]
+    store = SnapshotStore(tmp_path / "snapshots")
+    _, _, tokens, cuts = ask_about(recorder, model, store, stored)
+    off, expected, same_tokens, other_cuts = ask_about(recorder, model, None, asked)
+    assert tokens == same_tokens
+    assert (cuts[-1], False) == (other_cuts[-1], cuts == other_cuts)
+    cold, cold_digests, *_ = ask_about(recorder, model, store, asked)
+    n_shared = cuts[0] if cuts[0] == other_cuts[0] and cuts[0] >= 128 else 0
+    assert n_shared == cold.usage.reused_tokens
+    warm, warm_digests, *_ = ask_about(recorder, model, store, asked)
+    assert ("hit", cuts[-1]) == (warm.snapshot.reason, warm.usage.reused_tokens)
+    assert expected == cold_digests == warm_digests
+    assert off.text == cold.text == warm.text
+    again, *_ = ask_about(recorder, model, store, stored)
+    assert "hit" == again.snapshot.reason
