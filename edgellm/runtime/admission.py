@@ -61,7 +61,10 @@ def admit(
         waiting = imports.waiting(fingerprint.digest(), ids, cuts)
         if waiting is None:
             continue
-        problem = _tried(engine, store, imports, waiting, fingerprint)
+        try:
+            problem = _tried(engine, store, imports, waiting, fingerprint)
+        except MemoryError:
+            break  # nothing was decided: it waits for another time
         if not problem:
             break
         imports.drop(waiting)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from edgellm.core import Event, Request, SnapshotUse, Tools
     from edgellm.engines.base import Engine
+    from edgellm.runtime.generate import Outcome
     from edgellm.runtime.live import Prompt
     from edgellm.runtime.prefill import Prefilled, Prefiller
     from edgellm.runtime.prompting import Prompting
@@ -143,11 +144,48 @@ class Answering:
         started: float,
         cancelled: Callable[[], bool],
     ) -> Iterator[Event]:
+        saving = _Saving(filled, self._writer, prompt.n_prefix)
+        texts: list[str] = []
+        ttft_s = 0.0
+        try:
+            decoding = self._decoding(request, prompt, filled, sampler, saving, cancelled)
+            try:
+                for piece in decoding:
+                    ttft_s = ttft_s or perf_counter() - started
+                    if piece.text:
+                        texts.append(piece.text)
+                        yield Token(len(texts) - 1, piece.text)
+            finally:
+                outcome = decoding.outcome
+                self.live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
+        finally:
+            saving.end()
+        self._keep_answer()
+        use = saving.use()
+        self._record(use, prompt, filled)
+        yield from self._told()
+        yield Done(
+            text="".join(texts),
+            finish_reason=outcome.finish_reason,
+            usage=Usage(len(prompt.tokens), filled.reused_tokens, len(outcome.tokens)),
+            timings=self._timings(filled, ttft_s or perf_counter() - started, outcome),
+            snapshot=use,
+            seed=sampler.seed,
+        )
+
+    def _decoding(
+        self,
+        request: Request,
+        prompt: Prompt,
+        filled: Prefilled,
+        sampler: Sampler,
+        saving: _Saving,
+        cancelled: Callable[[], bool],
+    ) -> Decoding:
         if filled.logits is None:
             raise EngineFailed("nothing of the prompt was decoded")
         sampler.prime(prompt.tokens)
-        saving = _Saving(filled, self._writer, prompt.n_prefix)
-        decoding = Decoding(
+        return Decoding(
             self._engine,
             filled.logits,
             sampler,
@@ -157,19 +195,19 @@ class Answering:
             on_first=saving.begin,
             cancelled=cancelled,
         )
-        texts: list[str] = []
-        ttft_s = 0.0
-        try:
-            for piece in decoding:
-                ttft_s = ttft_s or perf_counter() - started
-                if piece.text:
-                    texts.append(piece.text)
-                    yield Token(len(texts) - 1, piece.text)
-        finally:
-            outcome = decoding.outcome
-            self.live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
-        self._keep_answer()
-        use = saving.use()
+
+    def _timings(self, filled: Prefilled, ttft_s: float, outcome: Outcome) -> Timings:
+        per_s = outcome.n_decoded / outcome.decode_s if outcome.decode_s else 0.0
+        return Timings(
+            load_ms=self.load_ms,
+            restore_ms=filled.restore_s * 1000,
+            prefill_ms=filled.prefill_s * 1000,
+            ttft_ms=ttft_s * 1000,
+            decode_tokens_per_s=per_s,
+        )
+
+    def _record(self, use: SnapshotUse, prompt: Prompt, filled: Prefilled) -> None:
+        """Write down what the snapshots did, and how fast disk and model were."""
         if self._storing is not None:
             self._storing.speeds.record(
                 use.code,
@@ -177,23 +215,6 @@ class Answering:
                 read=(len(prompt.tokens) - filled.reused_tokens, filled.decode_s),
                 restored=(filled.restored_bytes, filled.disk_s),
             )
-        yield from self._told()
-        yield Done(
-            text="".join(texts),
-            finish_reason=outcome.finish_reason,
-            usage=Usage(len(prompt.tokens), filled.reused_tokens, len(outcome.tokens)),
-            timings=Timings(
-                load_ms=self.load_ms,
-                restore_ms=filled.restore_s * 1000,
-                prefill_ms=filled.prefill_s * 1000,
-                ttft_ms=(ttft_s or perf_counter() - started) * 1000,
-                decode_tokens_per_s=(
-                    outcome.n_decoded / outcome.decode_s if outcome.decode_s else 0.0
-                ),
-            ),
-            snapshot=use,
-            seed=sampler.seed,
-        )
 
     def _keep_answer(self) -> None:
         """Keep the memory after an answer, where turns are kept."""
@@ -228,15 +249,21 @@ class _Saving:
         self._filled = filled
         self._writer = writer
         self._told: list[Saved | Skipped] = []
+        self._has_begun = False
         lengths = [len(state.tokens) for state in filled.unsaved]
         # Behind the prefix there may be ends of messages, which nobody asks about.
         self._at = lengths.index(n_prefix) if n_prefix in lengths else None
 
     def begin(self) -> None:
         """Hand the states over; called once, however the answer goes."""
-        filled = self._filled
+        filled, self._has_begun = self._filled, True
         if filled.unsaved and self._writer is not None:
             self._writer.submit(filled.unsaved, done=filled.release, told=self._told)
+
+    def end(self) -> None:
+        """Let others read the prompt, where the answer failed before the states were handed over."""
+        if not self._has_begun and self._filled.release is not None:
+            self._filled.release()
 
     def use(self) -> SnapshotUse:
         """Say what the store did, as far as it is known when the answer ends."""

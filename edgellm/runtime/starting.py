@@ -6,6 +6,7 @@ then what is live after all. Of several processes that miss a prefix one is let 
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -193,37 +194,56 @@ class Starting:
         above = {n: prefixes[n] for n in marks if n > max(shared, default=0)}
         storing.notes += admit(self._engine, storing.store, fingerprint, prompt.tokens, above)
         start = self._restored(storing, fingerprint, prompt, above)
-        release, refusal = None, storing.refusal(fingerprint)
-        if not refusal and start.n_tokens < prompt.n_prefix and prompt.n_prefix in above:
-            start, release = self._claimed(storing, fingerprint, prompt, above, start, stopped)
-        at = start.n_tokens or self._went_back(shared)
-        if not at and shared and len(above) < len(marks):
-            start = self._restored(storing, fingerprint, prompt, prefixes)
-            at = start.n_tokens
-        elif at and not start.n_tokens:
-            part = "" if at >= prompt.n_prefix else f", {at} of {prompt.n_prefix} tokens"
-            reason = f"live: same prefix{part}"
-            base = self.base_below(at)
-            made_under = self.held.fingerprint(fingerprint)
-            start = Start(at, reason, "live", base=base, fingerprint=made_under)
-        if refusal and at < prompt.n_prefix:
+        claim, refusal = None, storing.refusal(fingerprint)
+        with ExitStack() as owing:  # whatever fails from here on, the next one is let in
+            if not refusal and start.n_tokens < prompt.n_prefix and prompt.n_prefix in above:
+                tokens = prompt.tokens[: prompt.n_prefix]
+                claim = Claim(storing.store, fingerprint, tokens, prompt.cuts)
+                owing.callback(claim.release)
+                start = self._claimed(claim, storing, fingerprint, prompt, above, start, stopped)
+            if not start.n_tokens:
+                start = self._live_start(storing, prompt, shared, start, prefixes, above)
+            keeps = self._keeps(storing, fingerprint, prompt, start.n_tokens)
+            owing.pop_all()
+        if refusal and start.n_tokens < prompt.n_prefix:
             start = replace(start, reason=f"{start.reason}; not kept: {refusal}")
-        keeps = self._keeps(storing, fingerprint, prompt, at)
         took_s = perf_counter() - begun
-        return replace(start, restore_s=took_s, keeps=keeps, release=release)
+        return replace(
+            start, restore_s=took_s, keeps=keeps, release=claim.release if claim else None
+        )
+
+    def _live_start(
+        self,
+        storing: Storing,
+        prompt: Prompt,
+        shared: Sequence[int],
+        miss: Start,
+        prefixes: Mapping[int, Sequence[int]],
+        above: Mapping[int, Sequence[int]],
+    ) -> Start:
+        """Go back to what is live, where nothing stored reaches further, or to what is stored below."""
+        fingerprint = self._engine.fingerprint()
+        at = self._went_back(shared)
+        if at:
+            part = "" if at >= prompt.n_prefix else f", {at} of {prompt.n_prefix} tokens"
+            base, made_under = self.base_below(at), self.held.fingerprint(fingerprint)
+            reason = f"live: same prefix{part}"
+            return Start(at, reason, "live", base=base, fingerprint=made_under)
+        if shared and len(above) < len(prefixes):
+            return self._restored(storing, fingerprint, prompt, prefixes)
+        return miss
 
     def _claimed(
         self,
+        claim: Claim,
         storing: Storing,
         fingerprint: Fingerprint,
         prompt: Prompt,
         above: Mapping[int, Sequence[int]],
         start: Start,
         stopped: Callable[[], bool],
-    ) -> tuple[Start, Callable[[], None]]:
+    ) -> Start:
         """Take the right to read the prefix, or what another process has made of it meanwhile."""
-        tokens = prompt.tokens[: prompt.n_prefix]
-        claim = Claim(storing.store, fingerprint, tokens, prompt.cuts)
         for _ in range(_N_WAITS):
             if start.n_tokens >= prompt.n_prefix:
                 break
@@ -236,7 +256,7 @@ class Starting:
                 break
             again = self._restored(storing, fingerprint, prompt, above)
             start = _unless_gone(start, again)
-        return start, claim.release
+        return start
 
     def _went_back(self, shared: Sequence[int]) -> int:
         """Cut the memory back to the longest of these cuts that it can be cut to, or empty it."""
@@ -270,9 +290,11 @@ class Starting:
         n = found.state.n_tokens
         try:
             self._engine.restore(found.state)
-        except SnapshotIncompatible as err:
-            reason = f"miss: {err.message}"
-            return Start(0, reason, "restore_failed", fingerprint=fingerprint)
+        except (SnapshotIncompatible, MemoryError) as err:
+            why = "not enough memory to restore it"
+            if isinstance(err, SnapshotIncompatible):
+                why = err.message
+            return Start(0, f"miss: {why}", "restore_failed", fingerprint=fingerprint)
         disk_s = found.find_s + perf_counter() - begun
         storing.speeds.note_restored(found.n_bytes, disk_s)
         self._forget(0)

@@ -158,3 +158,24 @@ def test_no_room_for_a_copy_is_no_failure(prefiller, engine_types, store) -> Non
     filled = prefiller(engine, store).run(prompt_of(180), None)
     assert "miss: not stored; cannot be kept" == filled.snapshot.reason
     assert [(0, 150), (150, 30)] == cuts(engine)
+
+
+def test_a_state_for_which_there_is_no_memory_is_a_miss(
+    prefiller, engine, engine_types, store, monkeypatch
+) -> None:
+    """The prompt is read; the file stays."""
+    first = prefiller(engine, store).run(prompt_of(180), None)
+    (unsaved,) = first.unsaved
+    store.save(unsaved.fingerprint, unsaved.tokens, unsaved.state)
+    other = engine_types["recording"]("yes")
+    other.reserve(1000)
+
+    def refuse(_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(other, "restore", refuse)
+    filled = prefiller(other, store).run(prompt_of(180), None)
+    assert filled.snapshot.reason.startswith("miss: not enough memory to restore it")
+    assert "restore_failed" == filled.snapshot.code
+    assert first.logits.tobytes() == filled.logits.tobytes()
+    assert 1 == len(list(store.entries()))

@@ -95,3 +95,46 @@ def test_with_snapshots_off_nobody_waits(start, ask, store: SnapshotStore) -> No
     session, _ = start(store=store, options=SessionOptions(snapshot=Tier.OFF))
     session.generate(ask("Why?"))
     assert not store.root.exists()
+
+
+def test_whatever_fails_on_the_way_lets_the_next_one_in(
+    start, ask, store: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking again while the right is held, and choosing the first token: no lease is left."""
+    session, engine = start(store=store)
+    request = ask("Why?")
+    prompt = session._prompting.prompt(request.messages, None)
+    prefix = prompt.tokens[: prompt.n_prefix]
+    session.room.open()
+    longest, n_looks = type(store).longest, [0]
+
+    def fail_at_the_second(*given: Any, **how: Any) -> Any:
+        n_looks[0] += 1
+        if n_looks[0] == 2:
+            raise LookupError("a fault of ours")
+        return longest(*given, **how)
+
+    def fail(*_: Any) -> None:
+        raise LookupError("a fault of ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store), "longest", fail_at_the_second)
+        held: list[BaseException] = []  # the traceback holds the frames, and so the lease
+        with pytest.raises(LookupError) as raised:
+            session.generate(request)
+        held.append(raised.value)
+        _is_free(store, engine, prefix, prompt.cuts)
+    with monkeypatch.context() as patched:
+        patched.setattr("edgellm.runtime.sampling.Sampler.prime", fail)
+        with pytest.raises(LookupError) as raised:
+            session.generate(request)
+        held.append(raised.value)
+        _is_free(store, engine, prefix, prompt.cuts)
+    assert 2 == len(held)
+    assert "Yes, so it is." == session.generate(request).text
+
+
+def _is_free(store: SnapshotStore, engine: Any, prefix: Any, cuts: Any) -> None:
+    lease = store.lease(engine.fingerprint(), prefix, cuts=cuts)
+    assert lease is not None
+    lease.release()
