@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgellm.core import Event, Message, Request, SnapshotUse, Tools
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live
+    from edgellm.runtime.storing import Storing
     from edgellm.store.snapshots import SnapshotStore
 
 
@@ -80,38 +81,46 @@ class LocalSession:
         self.room = Room(engine, self.options.n_ctx)
         block = engine.snapshot_block() or ("" if store is None else store.off)
         kept = None if block or self.options.snapshot is Tier.OFF else store
-        storing = None if kept is None else make_storing(kept, self.options)
         self._store = kept
-        self._writer = None if storing is None else storing.writer
-        keeps_turns = self.options.snapshot_turns
         self._prompting = Prompting(
             engine,
             self.options.chat_template,
             clock=clock,
             keeps_prefixes=kept is not None,
-            keeps_turns=keeps_turns,
+            keeps_turns=self.options.snapshot_turns,
         )
-        self._answers = Answering(
-            engine,
-            self._prompting,
-            Prefiller(
-                engine,
-                storing,
-                off_reason=block or "asked",
-                min_tokens=min_snapshot_tokens,
-                keeps_turns=keeps_turns,
-            ),
-            self.room,
-            storing=storing,
-            turns=Turns(engine, kept) if keeps_turns and kept is not None else None,
-            warnings=self._opening_warnings(block, "" if kept is None else kept.trouble),
-        )
+        storing = None if kept is None else make_storing(kept, self.options)
+        self._writer = None if storing is None else storing.writer
+        self._answers = self._open_answers(storing, block, min_snapshot_tokens)
         self._n_cancels = 0
         self._answering = False
         self._closed = False
         # Held while the engine works, not while an answer waits for its reader. Reentrant: garbage
         # collection may close an answer that was given up, anywhere.
         self._working = threading.RLock()
+
+    def _open_answers(self, storing: Storing | None, block: str, min_tokens: int) -> Answering:
+        """Put together what makes the answers; `block` says why nothing is kept, or ""."""
+        keeps_turns = self.options.snapshot_turns
+        prefiller = Prefiller(
+            self.engine,
+            storing,
+            off_reason=block or "asked",
+            min_tokens=min_tokens,
+            keeps_turns=keeps_turns,
+        )
+        turns = Turns(self.engine, storing.store) if keeps_turns and storing is not None else None
+        return Answering(
+            self.engine,
+            self._prompting,
+            prefiller,
+            self.room,
+            storing=storing,
+            turns=turns,
+            warnings=self._opening_warnings(
+                block, "" if storing is None else storing.store.trouble
+            ),
+        )
 
     @property
     def live(self) -> Live | None:
