@@ -24,7 +24,7 @@ from edgellm.store.pack import digest_of
 from edgellm.store.pack_format import MAX_MANIFEST_BYTES, parse_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from edgellm.store.pack_format import Manifest, PackedFile
@@ -132,7 +132,9 @@ class Imports:
         for entry, src, dst in moves:
             make_folder(dst.parent, self._files.fault)
             if entry is not waiting.entry or waiting.is_needed(entry.key):
-                self._copy(waiting.files, src, dst)  # the longer ones still need it there
+                self._copy(
+                    waiting.files, src, dst, [path for _, _, path in moves]
+                )  # the longer ones still need it there
             else:
                 self._files.fault("rename", str(dst))
                 rename_over(src, dst)
@@ -208,7 +210,18 @@ class Imports:
         if not any(snapshots_in(files.root)):
             shutil.rmtree(files.root, ignore_errors=True)
 
-    def _copy(self, files: Files, src: Path, dst: Path) -> None:
+    def _copy(self, files: Files, src: Path, dst: Path, keep: Collection[Path]) -> None:
+        """Copy a file that waits; `keep` are those that must not go for it.
+
+        Raises:
+            OSError, SnapshotError: the system refused, or there is no room for it.
+        """
+        with self._files.room.made(src.lstat().st_size, keep) as refused:
+            if refused is not None:
+                raise SnapshotError(refused.reason, path=dst)
+            self._copied(files, src, dst)
+
+    def _copied(self, files: Files, src: Path, dst: Path) -> None:
         with files.opened(src) as file, self._files.writer(dst) as out:
             left = file.n_bytes
             buffer = memoryview(bytearray(min(1 << 20, left)))

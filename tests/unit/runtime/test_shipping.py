@@ -217,3 +217,17 @@ def test_what_is_kept_whole_says_that_its_maker_rounded_otherwise(
     assert isinstance(longer, Hit)
     assert longer.info.parent is None
     assert ("n_threads: mixed, now 1",) == longer.soft_changes
+
+
+def test_admitting_keeps_the_cap(tmp_path: Path, memory: str):
+    """What a shorter one is copied for takes room like any other file; without it nothing moves."""
+    _exported(tmp_path / "pack", tmp_path / "maker", memory)
+    files = SnapshotStore(tmp_path / "other").files
+    add_pack(files, tmp_path / "pack", [], allow_unsigned=True)
+    n_bytes = sum(path.stat().st_size for path in files.root.rglob("*") if path.is_file())
+    store = SnapshotStore(files.root, cap_bytes=n_bytes + 1000, floor_bytes=0)
+    engine = _engine(memory=memory)
+    (note,) = admit(engine, store, engine.fingerprint(), TOKENS, [len(TOKENS)])
+    assert "it cannot be moved" in note
+    left = sum(path.stat().st_size for path in files.root.rglob("*") if path.is_file())
+    assert left <= n_bytes + 1000
