@@ -5,7 +5,6 @@ What this very process measured comes first, then what the ledger has of earlier
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from edgellm.store.ledger import SAVED, Speed, Use
@@ -30,6 +29,7 @@ class Speeds:
         self._prompt = (0, 0.0)
         self._restored = (0, 0.0)
         self._saved = (0, 0.0)
+        self._read: tuple[str, Speed] | None = None
 
     def note_model(self, fingerprint: Fingerprint) -> None:
         """Say whose speeds these are."""
@@ -96,10 +96,14 @@ class Speeds:
         """How fast snapshots are written, or None when none was."""
         return per_s(*self._saved) or self._before.save_bytes_per_s
 
-    @functools.cached_property
+    @property
     def _before(self) -> Speed:
-        """Read the ledger, once."""
-        return Speed() if self._ledger is None else self._ledger.speed(self._model)
+        """Read the ledger, once the model is known."""
+        if self._ledger is None:
+            return Speed()
+        if self._read is None or self._read[0] != self._model:
+            self._read = (self._model, self._ledger.speed(self._model))
+        return self._read[1]
 
 
 def per_s(amount: float, seconds: float) -> float | None:

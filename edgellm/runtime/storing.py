@@ -17,12 +17,10 @@ from edgellm.runtime.speeds import Speeds
 from edgellm.store.answers import Hit
 from edgellm.store.background import SnapshotWriter
 from edgellm.store.ledger import Ledger
-from edgellm.store.place import disk_of
 from edgellm.store.read_through import ReadThroughStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from edgellm.engines.base import Engine
     from edgellm.runtime.found import Found
@@ -209,6 +207,7 @@ class Storing:
 
     def choose(self, fingerprint: Fingerprint, state: KVState) -> Choice:
         """Decide how a state is kept, and whether it is worth it."""
+        self.speeds.note_model(fingerprint)
         if self._asked is not Tier.AUTO:
             return Choice(self._asked, lossless=False, keep=True, reason="")
         return choose(
@@ -218,7 +217,7 @@ class Storing:
                 prefill_tokens_per_s=self.speeds.prompt_tokens_per_s,
                 write_bytes_per_s=self.speeds.save_bytes_per_s,
                 read_bytes_per_s=self.speeds.restore_bytes_per_s,
-                free_bytes=free_bytes(self.store.root),
+                free_bytes=self.store.free_bytes,
                 loss_allowed=self._loss,
                 losses=self._measured(fingerprint) or {},
             )
@@ -233,12 +232,3 @@ class Storing:
 def bytes_of(state: KVState) -> int:
     """Return how many bytes the rows of a state take."""
     return sum(section.rows.nbytes for part in state.parts for section in part.sections)
-
-
-def free_bytes(root: Path) -> int | None:
-    """Return what snapshots may take of the disk below a folder, or None where nobody can say."""
-    try:
-        disk = disk_of(root)
-    except OSError:
-        return None
-    return disk.free_bytes - disk.floor_bytes

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from edgellm.store.place import Place
+    from edgellm.store.place import Disk, Place
 
 WAIT_S: Final = 10.0
 """How long a save waits for those of other processes."""
@@ -95,6 +95,15 @@ class Room:
     def cap_bytes(self) -> int:
         """The most that everything below the root may take together."""
         return disk_of(self.root).cap_bytes if self._cap_bytes is None else self._cap_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """What the disk has free and others need not be left; negative where they already lack it."""
+        disk = disk_of(self.root)
+        return disk.free_bytes - self._floor(disk)
+
+    def _floor(self, disk: Disk) -> int:
+        return disk.floor_bytes if self._floor_bytes is None else self._floor_bytes
 
     @property
     def closed(self) -> str:
@@ -203,7 +212,7 @@ class Room:
         found = survey.survey(self.root)
         taken = found.n_bytes - sum(_removed(found.orphans))
         disk = disk_of(self.root)
-        floor = disk.floor_bytes if self._floor_bytes is None else self._floor_bytes
+        floor = self._floor(disk)
         over, short = taken + need_bytes - self.cap_bytes, floor + need_bytes - disk.free_bytes
         wanted = max(over, short)
         if wanted <= 0:

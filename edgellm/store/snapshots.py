@@ -104,6 +104,11 @@ class SnapshotStore:
         """How many snapshots lie in a store with a key as they were written without one."""
         return 0 if self.secret is None or self.off else len(folder.plain_in(self.root))
 
+    @property
+    def free_bytes(self) -> int:
+        """What its files may still take of the disk's free space; negative where it is too full."""
+        return self._room.free_bytes
+
     def key(self, fingerprint: Fingerprint, tokens: TokenIds, *, cuts: Sequence[int] = ()) -> str:
         """Return the 32 hex digits that name the snapshot of this prefix.
 
