@@ -161,12 +161,11 @@ class Keeper:
         from edgellm.store.codec import pack_state, unpack_state
         from edgellm.store.state import PackedState
 
-        base = base.fit
         choice = self._storing.choose(fingerprint, state)
         if not choice.keep:
             return Kept(None, choice)
         # Cut at its base whether that is on the disk by now or not: the rounding must not depend on it.
-        kept = pack_state(state, choice.tier, base.n_tokens)
+        kept = pack_state(state, choice.tier, base.fit.n_tokens)
         is_packed = isinstance(kept, PackedState)
         if not is_packed and self._held.tier is not Tier.EXACT:
             why = "it rests on rounded rows and has none that can be rounded"
@@ -175,7 +174,9 @@ class Keeper:
             self._engine.restore(unpack_state(kept, state))
             self._held.put(len(tokens), kept.tier)
         inside = cuts_below(cuts, len(tokens))
-        unsaved = Unsaved(fingerprint, tokens, kept, base.key, choice.lossless, text_sha256, inside)
+        unsaved = Unsaved(
+            fingerprint, tokens, kept, base.fit.key, choice.lossless, text_sha256, inside
+        )
         return Kept(unsaved, choice, is_packed)
 
 

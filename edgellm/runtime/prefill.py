@@ -190,15 +190,14 @@ class Prefiller:
         try:
             logits, decode_s = self._decoded(prompt.tokens, start.n_tokens, ends, settling)
         except BaseException:
-            if start.release is not None:
-                start.release()
+            start.let_in()
             raise
         took_s = perf_counter() - begun
         starting.ends = (*starting.ends, *ends)
         starting.history = settling.cuts
         starting.base = settling.base
-        if start.release is not None and not settling.unsaved:
-            start.release()
+        if not settling.unsaved:
+            start.let_in()
         return Prefilled(
             logits,
             start.n_tokens,

@@ -55,6 +55,11 @@ class Start:
     keeps: frozenset[int] = frozenset()
     release: Callable[[], None] | None = None
 
+    def let_in(self) -> None:
+        """Give back the right to read this prompt, where it was taken."""
+        if self.release is not None:
+            self.release()
+
 
 class Settling:
     """The cuts of one prompt, one after the other.

@@ -15,7 +15,9 @@ def poisoned(state: Any) -> Any:
         replace(
             part,
             sections=tuple(
-                replace(s, rows=np.full_like(s.rows, np.nan if s.rows.dtype.kind == "f" else 0x7E00))
+                replace(
+                    s, rows=np.full_like(s.rows, np.nan if s.rows.dtype.kind == "f" else 0x7E00)
+                )
                 for s in part.sections
             ),
         )
