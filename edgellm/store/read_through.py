@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from edgellm.store.answers import Miss, Skipped
     from edgellm.store.names import TokenIds
     from edgellm.store.remote import RemoteTier, Seals
-    from edgellm.store.state import Anchor, Fingerprint, KVState, Landing, PackedState
+    from edgellm.store.state import Fingerprint, KVState, Landing, PackedState
 
 UNKNOWN_TOKENS_PER_S: Final = 1000.0
 """How fast a model is taken to read that was never timed: then a transfer has to be quick."""
@@ -110,21 +110,11 @@ class ReadThroughStore(SnapshotStore):
         tokens: TokenIds,
         state: KVState | PackedState,
         *,
-        base: Anchor | None = None,
-        lossless: bool = False,
-        text_sha256: str = "",
         cuts: Sequence[int] = (),
+        **how: Any,
     ) -> Saved | Skipped:
         """Write the state here, and offer the file to the shared place."""
-        outcome = super().save(
-            fingerprint,
-            tokens,
-            state,
-            base=base,
-            lossless=lossless,
-            text_sha256=text_sha256,
-            cuts=cuts,
-        )
+        outcome = super().save(fingerprint, tokens, state, cuts=cuts, **how)
         if isinstance(outcome, Saved):
             self.shared.offer(fingerprint, tokens, outcome.path, cuts)
         return outcome

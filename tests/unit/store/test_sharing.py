@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,26 +75,40 @@ def there(tmp_path: Path) -> SnapshotStore:
     return SnapshotStore(tmp_path / "there")
 
 
+@pytest.fixture
+def pair(
+    store: SnapshotStore, there: SnapshotStore, saved: Saved, fingerprint: Any, share: Any,
+    place: Place,
+) -> SimpleNamespace:  # fmt: skip
+    """Two machines, of which one, with `store`, has saved a snapshot."""
+    return SimpleNamespace(
+        store=store,
+        there=there,
+        saved=saved,
+        fingerprint=fingerprint,
+        share=share,
+        place=place,
+    )
+
+
 def fetch(tier: SharedTier, fingerprint: Fingerprint, **options: Any) -> bool:
     cuts = options.pop("cuts", [len(TOKENS)])
     worth_s = options.pop("worth_s", lambda _: LONG_S)
     return tier.fetch(fingerprint, TOKENS, cuts, options.pop("tier", Tier.EXACT), worth_s)
 
 
-def test_one_machine_reads_what_another_wrote(
-    store: SnapshotStore, there: SnapshotStore, saved: Saved, fingerprint: Any, share: Any
-) -> None:
+def test_one_machine_reads_what_another_wrote(pair: Any) -> None:
     """The bytes of the file are the same, and the lookup that missed is a hit."""
-    assert share(store).offer(fingerprint, TOKENS, saved.path)
-    tier = share(there)
-    assert isinstance(there.lookup(fingerprint, TOKENS), Miss)
-    assert fetch(tier, fingerprint)
-    hit = there.lookup(fingerprint, TOKENS)
+    assert pair.share(pair.store).offer(pair.fingerprint, TOKENS, pair.saved.path)
+    tier = pair.share(pair.there)
+    assert isinstance(pair.there.lookup(pair.fingerprint, TOKENS), Miss)
+    assert fetch(tier, pair.fingerprint)
+    hit = pair.there.lookup(pair.fingerprint, TOKENS)
     assert isinstance(hit, Hit)
-    assert hit.info.path.read_bytes() == saved.path.read_bytes()
+    assert hit.info.path.read_bytes() == pair.saved.path.read_bytes()
     assert (tier.exchanged.n_fetched, tier.exchanged.n_refused) == (1, 0)
     assert str(tier.exchanged).startswith("asked 1, 1 came")
-    assert tier.exchanged.bytes_in > saved.n_bytes
+    assert tier.exchanged.bytes_in > pair.saved.n_bytes
 
 
 def test_what_lies_there_is_not_sent_again(
@@ -140,47 +155,34 @@ def damages() -> dict[str, Callable[[bytes], bytes]]:
 
 
 @pytest.mark.parametrize("damage", damages())
-def test_a_broken_value_is_a_miss(
-    damage: str,
-    store: SnapshotStore,
-    there: SnapshotStore,
-    saved: Saved,
-    fingerprint: Any,
-    share: Any,
-    place: Place,
-) -> None:
+def test_a_broken_value_is_a_miss(pair: Any, damage: str) -> None:
     """And leaves nothing in the store."""
-    share(store).offer(fingerprint, TOKENS, saved.path)
-    (name,) = place.values
-    place.values[name] = damages()[damage](place.values[name])
-    tier = share(there)
-    assert not fetch(tier, fingerprint)
-    assert not list(there.entries())
-    assert not list(there.root.rglob("*.ekv*"))
+    pair.share(pair.store).offer(pair.fingerprint, TOKENS, pair.saved.path)
+    (name,) = pair.place.values
+    pair.place.values[name] = damages()[damage](pair.place.values[name])
+    tier = pair.share(pair.there)
+    assert not fetch(tier, pair.fingerprint)
+    assert not list(pair.there.entries())
+    assert not list(pair.there.root.rglob("*.ekv*"))
     assert tier.trouble == ""
 
 
-def test_a_value_of_another_prefix_or_secret_is_a_miss(
-    store: SnapshotStore,
-    there: SnapshotStore,
-    saved: Saved,
-    fingerprint: Any,
-    share: Any,
-    place: Place,
-) -> None:
+def test_a_value_of_another_prefix_or_secret_is_a_miss(pair: Any) -> None:
     """Put under this name by whoever has not the secret, or moved from another name."""
-    share(store, secret=b"another secret entirely").offer(fingerprint, TOKENS, saved.path)
-    (value,) = place.values.values()
+    pair.share(pair.store, secret=b"another secret entirely").offer(
+        pair.fingerprint, TOKENS, pair.saved.path
+    )
+    (value,) = pair.place.values.values()
     mine = Seals(b"a secret of some length")
     ids = b"".join(token.to_bytes(4, "little") for token in TOKENS)
-    place.values[mine.name(fingerprint.digest(), ids)] = value
-    assert not fetch(share(there), fingerprint)
-    place.values.clear()
-    share(store).offer(fingerprint, TOKENS, saved.path)
-    (value,) = place.values.values()
-    place.values = {mine.name(fingerprint.digest(), ids[:-4]): value}
-    assert not fetch(share(there), fingerprint, cuts=[len(TOKENS) - 1])
-    assert not list(there.entries())
+    pair.place.values[mine.name(pair.fingerprint.digest(), ids)] = value
+    assert not fetch(pair.share(pair.there), pair.fingerprint)
+    pair.place.values.clear()
+    pair.share(pair.store).offer(pair.fingerprint, TOKENS, pair.saved.path)
+    (value,) = pair.place.values.values()
+    pair.place.values = {mine.name(pair.fingerprint.digest(), ids[:-4]): value}
+    assert not fetch(pair.share(pair.there), pair.fingerprint, cuts=[len(TOKENS) - 1])
+    assert not list(pair.there.entries())
 
 
 def test_what_it_leans_on_comes_first(
@@ -216,68 +218,48 @@ def test_room_is_not_made_of_what_it_leans_on(
 
 
 def test_a_value_that_memory_cannot_hold_is_a_miss(
-    store: SnapshotStore, there: SnapshotStore, saved: Saved, fingerprint: Any, share: Any,
-    place: Place, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    pair: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lookup goes on without it."""
-    share(store).offer(fingerprint, TOKENS, saved.path)
+    pair.share(pair.store).offer(pair.fingerprint, TOKENS, pair.saved.path)
 
     def no_memory(*_: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("edgellm.store.sharing.bytearray", no_memory, raising=False)
-    assert not fetch(share(there), fingerprint)
+    assert not fetch(pair.share(pair.there), pair.fingerprint)
 
 
-def test_a_place_that_fails_is_not_asked_again(
-    store: SnapshotStore,
-    there: SnapshotStore,
-    saved: Saved,
-    fingerprint: Any,
-    share: Any,
-    place: Place,
-) -> None:
+def test_a_place_that_fails_is_not_asked_again(pair: Any) -> None:
     """In the middle of a value: one miss, one reason, and no more calls."""
-    share(store).offer(fingerprint, TOKENS, saved.path)
-    tier = share(there)
-    place.n_calls, place.fails_after = 0, 1
-    assert not fetch(tier, fingerprint)
+    pair.share(pair.store).offer(pair.fingerprint, TOKENS, pair.saved.path)
+    tier = pair.share(pair.there)
+    pair.place.n_calls, pair.place.fails_after = 0, 1
+    assert not fetch(tier, pair.fingerprint)
     assert tier.trouble == "the place is gone"
-    n_calls = place.n_calls
-    assert not fetch(tier, fingerprint)
-    assert not tier.offer(fingerprint, TOKENS, saved.path)
-    assert place.n_calls == n_calls
-    assert not list(there.entries())
+    n_calls = pair.place.n_calls
+    assert not fetch(tier, pair.fingerprint)
+    assert not tier.offer(pair.fingerprint, TOKENS, pair.saved.path)
+    assert pair.place.n_calls == n_calls
+    assert not list(pair.there.entries())
 
 
-def test_a_transfer_that_takes_longer_than_reading_is_given_up(
-    store: SnapshotStore,
-    there: SnapshotStore,
-    saved: Saved,
-    fingerprint: Any,
-    share: Any,
-    place: Place,
-) -> None:
+def test_a_transfer_that_takes_longer_than_reading_is_given_up(pair: Any) -> None:
     """The prefill would be done before."""
-    share(store).offer(fingerprint, TOKENS, saved.path)
-    place.delay_s = 0.02
-    assert not fetch(share(there), fingerprint, worth_s=lambda _: 0.01)
-    assert fetch(share(there), fingerprint)
+    pair.share(pair.store).offer(pair.fingerprint, TOKENS, pair.saved.path)
+    pair.place.delay_s = 0.02
+    assert not fetch(pair.share(pair.there), pair.fingerprint, worth_s=lambda _: 0.01)
+    assert fetch(pair.share(pair.there), pair.fingerprint)
 
 
-def test_large_values_are_left_alone(
-    store: SnapshotStore,
-    there: SnapshotStore,
-    saved: Saved,
-    fingerprint: Any,
-    share: Any,
-    place: Place,
-) -> None:
+def test_large_values_are_left_alone(pair: Any) -> None:
     """Neither sent nor fetched, and no memory is taken for them."""
-    assert not share(store, max_bytes=saved.n_bytes - 1).offer(fingerprint, TOKENS, saved.path)
-    assert not place.values
-    share(store).offer(fingerprint, TOKENS, saved.path)
-    assert not fetch(share(there, max_bytes=saved.n_bytes - 1), fingerprint)
+    assert not pair.share(pair.store, max_bytes=pair.saved.n_bytes - 1).offer(
+        pair.fingerprint, TOKENS, pair.saved.path
+    )
+    assert not pair.place.values
+    pair.share(pair.store).offer(pair.fingerprint, TOKENS, pair.saved.path)
+    assert not fetch(pair.share(pair.there, max_bytes=pair.saved.n_bytes - 1), pair.fingerprint)
 
 
 def through(root: Path, place: Place, **options: Any) -> ReadThroughStore:
