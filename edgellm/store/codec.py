@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.unsignedinteger[Any]]
 
 _EXPONENT: Final = np.uint16(0x7C00)
+_WITHOUT_SIGN: Final = np.uint16(0x7FFF)
 _MAX_F16: Final = 65504.0
 
 
@@ -184,10 +185,13 @@ def _all_finite(packed: Packed, bits: int) -> bool:
 
     Codes run along a line, so its two ends bound what a group can hold, whatever its codes are.
     """
+    if (
+        packed.minimum is None
+    ):  # symmetric: the bits of f16 without sign are in the order of its values
+        limit = np.float16(_MAX_F16 / (1 << (bits - 1))).view(np.uint16)
+        return bool(((packed.scale & _WITHOUT_SIGN) <= limit).all())
     with np.errstate(invalid="ignore"):
         scale = packed.scale.view("<f2").astype(np.float32)
-        if packed.minimum is None:
-            return bool((np.abs(scale) * (1 << (bits - 1)) <= _MAX_F16).all())
         low = packed.minimum.view("<f2").astype(np.float32)
         high = low + scale * ((1 << bits) - 1)
         return bool(((np.abs(low) <= _MAX_F16) & (np.abs(high) <= _MAX_F16)).all())

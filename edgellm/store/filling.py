@@ -1,6 +1,7 @@
 """Filling the rows of a state from one open file: in place where they lie as in the file.
 
-Large files are read by two threads, each from a place of its own.
+Large files are read by two threads, each from a place of its own, but not those with packed sections: there
+so many short steps are done for each section that the threads wait for the interpreter instead.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def _jobs(header: SnapshotHeader, state: KVState, *, is_last: bool) -> list[_Job
 
 def _half(jobs: list[_Job]) -> int:
     """Return how many jobs one of two threads does, or 0 where one thread does them all."""
+    if any(job.row.stored == "packed" for job in jobs):
+        return 0
     sizes = [job.row.extent.n_bytes for job in jobs]
     if sum(sizes) < MIN_TWO_THREADS_BYTES:
         return 0

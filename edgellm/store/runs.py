@@ -7,6 +7,7 @@ believes no number in a file. What scales and codes mean is the kernels' to say.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -96,6 +97,7 @@ class Run:
         yield run[self.minimum.end : self.codes.start]
 
 
+@functools.lru_cache(maxsize=256)  # the layers of a model have few shapes
 def run_of(tier: Tier, role: Role, shape: tuple[int, int], first: int) -> Run | None:
     """Return how a section is packed, or None where packing would not make it smaller.
 

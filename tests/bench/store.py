@@ -162,7 +162,9 @@ class Bench:
         folder = str(self.scratch / f"{name}-loss")
         job = Job(str(model), folder, text, 1024, n_threads=self.n_threads)
         found = figures_of("loss", job)
-        self.report.row(f"{name}: one by one against a batch, mean KLD", found["noise_kl"], "nats")
+        noise = f"{name}: one by one against a batch"
+        self.report.row(f"{noise}, mean KLD", found["noise_kl"], "nats")
+        self.report.row(f"{noise}, same top-1", found["noise_top1"], "")
         for kind in ("q8", "q4"):
             ratio = found[f"{kind}_kl"] / found["noise_kl"]
             self.at_most(f"G6 {name}: {kind} / noise, mean KLD", ratio, 1.5)
@@ -194,7 +196,7 @@ class Bench:
 
     def lookups(self, name: str, model: Path) -> None:
         """Time what comes before the read."""
-        folder = str(self.scratch / "lookups")
+        folder = str(self.scratch / f"{name}-lookups")
         job = Job(str(model), folder, TEXT.read_text("utf-8"), 8, n_threads=self.n_threads)
         found = figures_of("lookups", job)
         self.at_most(f"G10 {name}: a miss among 1,000 files", found["miss_ms"], 1.0, "ms")
