@@ -48,6 +48,7 @@ export EDGELLM_REQUIRE_NATIVE="${EDGELLM_REQUIRE_NATIVE-1}" # the engine needs a
 extras=llama,spm,hub,secure,redis,test
 [ "$group" = torch ] && extras+=,torch
 install ".[$extras]"
+[ "$group" = bench ] && install stillwarm xllamacpp # peers: nothing of edgellm needs them
 [ "$group" = torch ] && install transformers # a cross-check: nothing of edgellm needs it
 if [ "$full" = yes ]; then # guides the fuzzing, and has wheels for some Pythons only
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
