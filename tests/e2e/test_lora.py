@@ -62,7 +62,7 @@ def adapter(lora_files, tmp_path):
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("name", ["smollm2", pytest.param("gemma3", marks=pytest.mark.full)])
 def test_off_cold_and_warm_are_equal(recorder, adapter, request, tmp_path, name):
     """With an adapter as without: the same bits after the prefix."""
     path = request.getfixturevalue(f"{name}_gguf")

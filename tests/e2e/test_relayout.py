@@ -99,7 +99,7 @@ def divergence(wanted: np.ndarray, found: np.ndarray) -> float:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("name", ["smollm2", pytest.param("gemma3", marks=pytest.mark.full)])
 def test_adapted_states_are_as_near_as_the_settings_are(request, name):
     """Heads of 64, and of 256 behind a window: rows and logits of a run that read it all itself.
 

@@ -156,7 +156,7 @@ def ask_about(
         return done, digests, prompt.tokens, prompt.cuts
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_equal_tokens_cut_elsewhere_do_not_share_snapshots(recorder, model, tmp_path, first: int):
     """In both directions: only the cuts before the first that differs are used, and bits stay."""
     stored, asked = PIECES[first], PIECES[1 - first]
