@@ -7,7 +7,9 @@ question of a system prompt of about 1,024 tokens, the next ones ask another of 
 with the page cache hot; programs take turns, medians are given. "changed model" repeats the warm run
 on a copy of the model of which one byte of the largest tensor was changed, and its times set back:
 whoever still reuses tokens then answers from another model's memory. stillwarm is told the SHA-256 of
-the file, which its user has to compute, and the time for that is not in its figures.
+the file, which its user has to compute, and the time for that is not in its figures. The plain program
+cuts behind the last control token that two questions share: where a template puts the system prompt into
+the first question, as gemma's does, that leaves it one token, and its figures there say no more than that.
 """
 
 from __future__ import annotations
