@@ -7,6 +7,7 @@ bits. Where a tier rounds, the cold run goes on from the rounded memory as well.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -187,11 +188,10 @@ class Prefiller:
         )
         ends = tuple(end for end in segments if end > start.n_tokens)
         begun = perf_counter()
-        try:
+        with ExitStack() as failed:
+            failed.callback(start.let_in)  # whatever stops this process, others may read
             logits, decode_s = self._decoded(prompt.tokens, start.n_tokens, ends, settling)
-        except BaseException:
-            start.let_in()
-            raise
+            failed.pop_all()
         took_s = perf_counter() - begun
         starting.ends = (*starting.ends, *ends)
         starting.history = settling.cuts
