@@ -119,13 +119,13 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedSection:
-    """The keys or the values of one layer, rounded to a tier's grid.
+class EncodedSection:
+    """The rows of one layer, in another form than their own.
 
     Attributes:
-        layer, role, type: those of the `Section` that comes out when it is unpacked.
+        layer, role, type: those of the `Section` that comes out when it is decoded.
         shape: of its rows, (n_tokens, n_channels).
-        run: shape (n_bytes,), dtype uint8: the very bytes in the file; `runs.py` says what they are.
+        run: shape (n_bytes,), dtype uint8: the very bytes in the file.
     """
 
     layer: int
@@ -133,6 +133,11 @@ class PackedSection:
     type: str
     shape: tuple[int, int]
     run: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSection(EncodedSection):
+    """The keys or the values of one layer, rounded to a tier's grid; `runs.py` says how it lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +160,8 @@ class PackedState:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaneSection:
-    """The rows of one layer, exact, with their high bytes compressed; see `planes.py`.
-
-    Attributes:
-        layer, role, type, shape: as in `PackedSection`.
-        run: shape (n_bytes,), dtype uint8: the very bytes in the file.
-    """
-
-    layer: int
-    role: Role
-    type: str
-    shape: tuple[int, int]
-    run: NDArray[np.uint8]
+class PlaneSection(EncodedSection):
+    """The rows of one layer, exact, with their high bytes compressed; see `planes.py`."""
 
 
 @dataclass(frozen=True, slots=True)
