@@ -14,21 +14,19 @@ the first question, as gemma's does, that leaves it one token, and its figures t
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from _models import model_or_exit
 from _report import Report, bench_parser
-from _ttft_programs import PROGRAMS, Answer, Task
-from ttft import EARLIER_QUESTION, N_RULES, QUESTION, TIMEOUT_S, Run, run, shown, system_prompt
+from _ttft_programs import PROGRAMS, Task
+from ttft import EARLIER_QUESTION, N_RULES, QUESTION, Run, run, shown, system_prompt
 
 from edgellm.formats.gguf import read_header
 from edgellm.hw.cpu import available_threads
@@ -36,29 +34,6 @@ from edgellm.hw.cpu import available_threads
 US, DISK, FILE = PROGRAMS
 PEER = "stillwarm"
 MODELS = {"smollm2": "dense", "gemma3": "sliding window"}
-
-
-def peer_run(python: str, task: Task, folder: Path) -> Run:
-    """Let stillwarm do a task in a process of its own.
-
-    Raises:
-        SystemExit: it failed.
-    """
-    script = Path(__file__).with_name("_peer_stillwarm.py")
-    started_s = time.monotonic()
-    child = subprocess.run(
-        [python, str(script)],
-        input=json.dumps(asdict(replace(task, folder=str(folder)))),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if child.returncode:
-        raise SystemExit(f"{PEER} failed:\n{child.stderr[-2000:]}")
-    answer = Answer(**json.loads(child.stdout.splitlines()[-1]))
-    ttft_ms = (answer.first_s - answer.asked_s) * 1000
-    return Run(ttft_ms, (answer.first_s - started_s) * 1000, answer)
 
 
 def changed_copy(model: Path, folder: Path) -> Path:
@@ -132,7 +107,8 @@ class Bench:
 
     def _run(self, program: str, task: Task, folder: Path) -> Run:
         if program == PEER:
-            return peer_run(self._python, task, folder)
+            script = Path(__file__).with_name("_peer_stillwarm.py")
+            return run(program, task, folder, [self._python, str(script)])
         return run(program, task, folder)
 
     def _prepare(self, program: str, task: Task, root: Path) -> int:

@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
@@ -92,16 +93,22 @@ def model_path(named: str | None) -> Path:
     return path.resolve()
 
 
-def run(program: str, task: Task, folder: Path) -> Run:
+def run(program: str, task: Task, folder: Path, command: Sequence[str] = ()) -> Run:
     """Let a new process do a task.
+
+    Args:
+        program: its name.
+        task: what to do.
+        folder: where it keeps what it keeps.
+        command: how it is started, where that is not as the programs of `_ttft_programs.py`.
 
     Raises:
         SystemExit: it failed; the message is what it said last.
     """
-    script = Path(__file__).with_name("_ttft_programs.py")
+    own = [sys.executable, str(Path(__file__).with_name("_ttft_programs.py")), program]
     started_s = time.monotonic()
     child = subprocess.run(
-        [sys.executable, str(script), program],
+        command or own,
         input=json.dumps(asdict(replace(task, folder=str(folder)))),
         capture_output=True,
         text=True,

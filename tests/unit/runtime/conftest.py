@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edgellm.core import Message, Request, Sampling, Tier
+from edgellm.engines import scripted_memory
 from edgellm.engines.scripted import ScriptedEngine
 from edgellm.runtime.local import LocalSession
 from edgellm.runtime.prefill import Prefiller
@@ -163,3 +164,21 @@ def count() -> Callable[[Request], int]:
         return n_bytes + len("assistant\n") + 1
 
     return tokens_of
+
+
+@pytest.fixture
+def wide_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the engines rows of 64 channels: packing makes narrower ones no smaller."""
+    monkeypatch.setattr(scripted_memory, "N_CHANNELS", 64)
+
+
+@pytest.fixture
+def open_engine(engine_types):
+    """Return a function that gives an engine with room for 1000 tokens."""
+
+    def open_one(kind: str = "recording", **options: Any) -> Any:
+        engine = engine_types[kind]("yes", **options)
+        engine.reserve(1000)
+        return engine
+
+    return open_one

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from edgellm.core import Tier
-from edgellm.engines import scripted_memory
 from edgellm.runtime.live import Live, Prompt
 from edgellm.runtime.prefill import Prefilled
 from edgellm.store.snapshots import Hit, Saved, SnapshotStore
@@ -18,22 +17,7 @@ N_TOKENS = 320
 MEMORIES = ("dense", "window")
 
 
-@pytest.fixture(autouse=True)
-def _wide_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the engines rows of 64 channels: packing makes narrower ones no smaller."""
-    monkeypatch.setattr(scripted_memory, "N_CHANNELS", 64)
-
-
-@pytest.fixture
-def open_engine(engine_types):
-    """Return a function that gives an engine with room for 1000 tokens."""
-
-    def open_one(kind: str = "recording", **options: Any) -> Any:
-        engine = engine_types[kind]("yes", **options)
-        engine.reserve(1000)
-        return engine
-
-    return open_one
+pytestmark = pytest.mark.usefixtures("wide_rows")
 
 
 def prompt_of(cuts: tuple[int, ...] = CUTS, changed_from: int = 1000, last: int = 65) -> Prompt:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -19,22 +17,7 @@ N_PREFIX = 150
 ROUNDED = (Tier.Q8, Tier.Q6, Tier.Q5, Tier.Q4)
 
 
-@pytest.fixture(autouse=True)
-def _wide_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the engines rows of 64 channels: packing makes narrower ones no smaller."""
-    monkeypatch.setattr(scripted_memory, "N_CHANNELS", 64)
-
-
-@pytest.fixture
-def open_engine(engine_types):
-    """Return a function that gives an engine with room for 1000 tokens."""
-
-    def open_one(kind: str = "recording", **options: Any) -> Any:
-        engine = engine_types[kind]("yes", **options)
-        engine.reserve(1000)
-        return engine
-
-    return open_one
+pytestmark = pytest.mark.usefixtures("wide_rows")
 
 
 def prompt_of(n_tokens: int, n_prefix: int = N_PREFIX, last: int = 65) -> Prompt:

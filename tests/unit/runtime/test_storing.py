@@ -59,7 +59,6 @@ def test_auto_keeps_nothing_that_costs_more_than_it_saves(start, ask, store, mon
 @pytest.mark.parametrize("memory", ["dense", "window"])
 def test_auto_squeezes_where_the_disk_is_slow(start, ask, store, monkeypatch, memory: str) -> None:
     """The bits stay: a warm run's calls are those of the cold one."""
-    pytest.importorskip("zstandard", reason="without it planes are stored plain")
     fast_disk(monkeypatch, 10, 20e6)
     runs = []
     for _ in range(2):
