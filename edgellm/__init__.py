@@ -21,7 +21,6 @@ from edgellm.core import (
     ModelInfo,
     Request,
     Sampling,
-    ShareOptions,
     SnapshotUse,
     Switch,
     Tier,
@@ -31,6 +30,7 @@ from edgellm.core import (
     Warn,
 )
 from edgellm.errors import EdgeLLMError
+from edgellm.routing import Budget, CloudUse, Endpoint, ShareOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Budget",
+    "CloudUse",
     "Done",
     "EdgeLLMError",
+    "Endpoint",
     "Event",
     "Failure",
     "Message",

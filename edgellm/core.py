@@ -10,13 +10,15 @@ import enum
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from edgellm.errors import UsageError
+from edgellm.routing import CloudUse  # noqa: TC001  # `from_wire` reads the annotations
 from edgellm.wire import Wire, json_copy, read_fields
 
 Route = Literal["local", "cloud"]
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "content_filter", "tool_calls"]
+Sensitivity = Literal["normal", "private"]
 Tools = tuple[Mapping[str, Any], ...]
 ROLES = ("system", "user", "assistant", "tool")
 _MAX_COUNT = 1 << 31
@@ -49,25 +51,6 @@ class Tier(str, enum.Enum):
     Q4 = "q4"
 
 
-@dataclass(frozen=True, slots=True)
-class ShareOptions:
-    """A place where machines share prefix snapshots, and how one of them uses it.
-
-    Attributes:
-        url: `redis://`, `rediss://` or `unix://`; it may hold a password and is never shown.
-        secret: what all machines that share the place know, at least 16 bytes; never shown.
-        trusted: whether this place may see prompts though it is another machine.
-        writes_back: put there what this machine makes, too.
-        max_bytes: larger snapshots are neither fetched nor sent.
-    """
-
-    url: str = field(repr=False)
-    secret: bytes = field(repr=False)
-    trusted: bool = False
-    writes_back: bool = False
-    max_bytes: int = 256 << 20
-
-
 def _number(name: str, value: object, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise UsageError(f"{name} must be between {low:g} and {high:g}, not {value!r}")
@@ -93,11 +76,13 @@ class Message(Wire):
         content: the text.
         marks: places in `content`, in characters, where a document ends that may stay while what
             follows changes; prefix snapshots are kept there too.
+        sensitivity: `private` keeps every request that holds this message on this machine.
     """
 
     role: str
     content: str
     marks: tuple[int, ...] = ()
+    sensitivity: Sensitivity = "normal"
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -108,6 +93,8 @@ class Message(Wire):
             self.content.encode()
         except UnicodeEncodeError as err:
             raise UsageError(f"content has half a surrogate at character {err.start}") from err
+        if self.sensitivity not in get_args(Sensitivity):
+            raise UsageError(f"sensitivity must be normal or private, not {self.sensitivity!r}")
         marks = _sequence("marks", self.marks, "places in the content")
         before = 0
         for mark in marks:
@@ -252,13 +239,22 @@ class Token(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Switch(Wire):
-    """The answer goes on elsewhere; text from `discard_from_seq` on is to be thrown away."""
+    """The answer goes on elsewhere: on another route, or in a new process on this machine.
+
+    Attributes:
+        source: the route until now.
+        target: the route from here on; the same one for a process that was started again.
+        reason: why, one phrase.
+        discard_from_seq: tokens from this one on are to be thrown away; None keeps all.
+        degraded: whether what follows may differ from the undisturbed answer beyond the place.
+    """
 
     type: ClassVar[str] = "switch"
     source: Route
     target: Route
     reason: str
     discard_from_seq: int | None = None
+    degraded: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON form, whose keys are `from` and `to`."""
@@ -267,6 +263,7 @@ class Switch(Wire):
             "to": self.target,
             "reason": self.reason,
             "discard_from_seq": self.discard_from_seq,
+            "degraded": self.degraded,
         }
 
     @classmethod
@@ -297,7 +294,20 @@ class Failure(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Done(Wire):
-    """The answer is complete; the last event of its stream."""
+    """The answer is complete; the last event of its stream.
+
+    Attributes:
+        text: all of it.
+        finish_reason: how it ended.
+        route: which made its end.
+        usage: token counts on this machine.
+        timings: where the time went.
+        snapshot: what the prefix store did.
+        seed: of the random numbers.
+        degraded: whether it was made, in part, with other settings than were asked for.
+        cloud: what it took of an endpoint, None where none was asked.
+        audit_id: its record in the audit log, or "".
+    """
 
     type: ClassVar[str] = "done"
     text: str
@@ -307,6 +317,9 @@ class Done(Wire):
     timings: Timings = field(default_factory=Timings)
     snapshot: SnapshotUse = field(default_factory=SnapshotUse)
     seed: int | None = None
+    degraded: bool = False
+    cloud: CloudUse | None = None
+    audit_id: str = ""
 
 
 Event = Token | Switch | Warn | Failure | Done

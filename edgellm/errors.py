@@ -19,10 +19,15 @@ EdgeLLMError
 │   └── PackRefused             snapshots from elsewhere: damaged, or nobody trusted vouches for them
 ├── KeyUnavailable              encryption was asked for, and its key cannot be had
 ├── DoesNotFit                  memory or disk
+│   └── OutOfMemory             memory ran out while it was used
 ├── EngineError
 │   ├── EngineUnavailable       the library is not installed, or cannot load
 │   ├── EngineFailed
+│   ├── WorkerDied              the process that held the model ended: it crashed, or was killed
 │   └── Cancelled               somebody asked the engine to stop
+├── NoRoute                     neither this machine nor an endpoint can and may answer
+├── EndpointError               an endpoint failed, or refused
+├── RecordsDamaged              the audit log, consents or budget contradict themselves
 ├── MissingExtra                an optional dependency is not installed
 └── FetchError
 
@@ -32,16 +37,34 @@ nothing at run time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from edgellm.routing import Phase
+
+EndpointFailure = Literal[
+    "connect",  # no connection: nothing was sent
+    "timeout",  # of one phase; the message names it
+    "rate_limit",
+    "quota",  # money or quota is used up: waiting does not help
+    "auth",
+    "not_found",
+    "invalid",  # the request is refused as it stands
+    "too_long",  # prompt and answer exceed the model's context
+    "server",  # 5xx, or an error within the stream
+    "protocol",  # what came is no answer of such an endpoint
+    "incomplete",  # the stream ended before the answer did
+    "redirect",
+    "certificate",
+]
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
 EXIT_NOT_FOUND = 3
 EXIT_DOES_NOT_FIT = 4
 EXIT_VERIFY_FAILED = 5
+EXIT_NO_ROUTE = 6
 EXIT_INTERRUPTED = 130
 
 
@@ -206,6 +229,34 @@ class DoesNotFit(EdgeLLMError):
         self.have_bytes = have_bytes
 
 
+class OutOfMemory(DoesNotFit):
+    """Memory ran out while a model was used.
+
+    Attributes:
+        phase: what it was doing.
+        evidence: what says that it was memory, one phrase each.
+    """
+
+    code = "out_of_memory"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: Phase = "load",
+        evidence: tuple[str, ...] = (),
+        path: str | PathLike[str] | None = None,
+        hint: str = "",
+        need_bytes: int | None = None,
+        have_bytes: int | None = None,
+    ) -> None:
+        super().__init__(
+            message, path=path, hint=hint, need_bytes=need_bytes, have_bytes=have_bytes
+        )
+        self.phase = phase
+        self.evidence = evidence
+
+
 class EngineError(EdgeLLMError):
     """The inference engine cannot do what was asked."""
 
@@ -224,11 +275,99 @@ class EngineFailed(EngineError):
     code = "engine_failed"
 
 
+class WorkerDied(EngineError):
+    """The process that held the model ended without being asked to, and not for want of memory.
+
+    Attributes:
+        phase: what it was doing.
+        signal: the number of the signal that ended it, or None.
+        returncode: its exit code as the system gave it, negative for a signal.
+        evidence: what is known of the cause, one phrase each.
+    """
+
+    code = "worker_died"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: Phase = "load",
+        returncode: int = 0,
+        evidence: tuple[str, ...] = (),
+        path: str | PathLike[str] | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.phase = phase
+        self.returncode = returncode
+        self.signal = -returncode if returncode < 0 else None
+        self.evidence = evidence
+
+
 class Cancelled(EngineError):
     """A decode was stopped on request; what was decoded before it stays."""
 
     exit_code = EXIT_INTERRUPTED
     code = "cancelled"
+
+
+class NoRoute(EdgeLLMError):
+    """Neither this machine nor an endpoint can and may answer.
+
+    Attributes:
+        reasons: why not, a phrase for each route.
+    """
+
+    exit_code = EXIT_NO_ROUTE
+    code = "no_route"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reasons: tuple[str, ...] = (),
+        path: str | PathLike[str] | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.reasons = reasons
+
+
+class EndpointError(EdgeLLMError):
+    """An endpoint failed or refused; the message names the address without any secret.
+
+    Attributes:
+        kind: of the failure.
+        status: HTTP status, or None without one.
+        retry_after_s: when the endpoint said to come again, or None.
+        may_retry: whether the same request may be sent once more without harm.
+    """
+
+    code = "endpoint"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: EndpointFailure = "server",
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        may_retry: bool = False,
+        path: str | PathLike[str] | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.kind = kind
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.may_retry = may_retry
+
+
+class RecordsDamaged(EdgeLLMError):
+    """The audit log, a consent or the budget's ledger is not what was written."""
+
+    exit_code = EXIT_VERIFY_FAILED
+    code = "records_damaged"
 
 
 class MissingExtra(EdgeLLMError):

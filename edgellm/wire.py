@@ -155,15 +155,16 @@ def _whole_text(text: str, where: str) -> str:
 
 def _is_plain(value: object, kind: type) -> bool:
     """Return whether a JSON value is a text or number of that type; a bool is no number."""
-    if isinstance(value, bool):
-        return False
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
     return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _name(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
-    return {str: "text", int: "a whole number", float: "a number"}.get(kind, "a list or an object")
+    named = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return named.get(kind, "a list or an object")
 
 
 def _plain(value: object) -> Any:

@@ -16,6 +16,7 @@ MAX_FILE_LINES = 400
 FLOORS = {
     "errors": 0,
     "wire": 0,
+    "routing": 0,
     "core": 0,
     "paths": 0,
     "fileio": 0,

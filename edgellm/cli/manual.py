@@ -15,6 +15,7 @@ from edgellm.errors import (
     EXIT_DOES_NOT_FIT,
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
+    EXIT_NO_ROUTE,
     EXIT_NOT_FOUND,
     EXIT_VERIFY_FAILED,
 )
@@ -40,6 +41,7 @@ EXIT_CODES: Final = (
     (EXIT_NOT_FOUND, "not found"),
     (EXIT_DOES_NOT_FIT, "does not fit memory or disk"),
     (EXIT_VERIFY_FAILED, "a converted file or a pack failed its check"),
+    (EXIT_NO_ROUTE, "no route: neither this machine nor an endpoint may or can answer"),
     (EXIT_HUNG_UP, "ended by SIGHUP: the terminal was closed"),
     (EXIT_INTERRUPTED, "interrupted by Ctrl-C"),
     (EXIT_PIPE_CLOSED, "nobody reads the output any more"),

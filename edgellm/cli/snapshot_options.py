@@ -15,7 +15,7 @@ from edgellm.paths import CAP_VARIABLE, ENCRYPT_VARIABLE, SHARE_SECRET_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from edgellm.core import ShareOptions
+    from edgellm.routing import ShareOptions
 
 
 @dataclass(frozen=True, slots=True)

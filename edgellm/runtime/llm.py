@@ -8,10 +8,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from edgellm.core import Message, Mode, Request, Sampling, ShareOptions, Tier
+from edgellm.core import Message, Mode, Request, Sampling, Tier
 from edgellm.engines.base import EngineSettings, FlashAttention
 from edgellm.errors import UsageError
 from edgellm.prompt.documents import system_message
+from edgellm.routing import ShareOptions
 from edgellm.runtime.local import open_session
 from edgellm.runtime.session import Isolation, SessionOptions
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
         Message,
         ModelInfo,
         Request,
-        ShareOptions,
         SnapshotUse,
         Tools,
     )
+    from edgellm.routing import ShareOptions
     from edgellm.store.key_sources import KeySource
 
 Isolation = Literal["none"]

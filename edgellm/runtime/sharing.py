@@ -11,11 +11,11 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from edgellm.core import ShareOptions
 from edgellm.errors import UsageError
 from edgellm.fileio import open_regular
 from edgellm.paths import SHARE_SECRET_VARIABLE
 from edgellm.policy.permits import may_share
+from edgellm.routing import ShareOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -78,7 +78,8 @@ def test_done_has_the_fields_of_the_documented_line() -> None:
     """What `--json` prints last is a format, so its names are held here."""
     wire = event_to_wire(DONE)
     assert list(wire) == [
-        *("type", "text", "finish_reason", "route", "usage", "timings", "snapshot", "seed")
+        *("type", "text", "finish_reason", "route", "usage", "timings", "snapshot", "seed"),
+        *("degraded", "cloud", "audit_id"),
     ]
     assert list(wire["usage"]) == ["prompt_tokens", "reused_tokens", "completion_tokens"]
     assert list(wire["timings"]) == [
@@ -86,7 +87,7 @@ def test_done_has_the_fields_of_the_documented_line() -> None:
     ]
     assert list(wire["snapshot"]) == ["tier", "key", "reason", "code"]
     assert list(event_to_wire(Switch("local", "cloud", "why"))) == [
-        *("type", "from", "to", "reason", "discard_from_seq")
+        *("type", "from", "to", "reason", "discard_from_seq", "degraded")
     ]
 
 
