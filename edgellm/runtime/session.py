@@ -14,7 +14,7 @@ from edgellm.engines.base import EngineSettings
 from edgellm.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from edgellm.core import (
@@ -26,10 +26,27 @@ if TYPE_CHECKING:
         SnapshotUse,
         Tools,
     )
-    from edgellm.routing import ShareOptions
+    from edgellm.routing import Budget, Endpoint, OnFailure, ShareOptions
     from edgellm.store.key_sources import KeySource
 
-Isolation = Literal["none"]
+Isolation = Literal["worker", "none"]
+"""Where the engine runs: a process of its own, whose end the program survives, or this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloudOptions:
+    """An endpoint that a session may ask, where mode, consent and budget say so.
+
+    Attributes:
+        endpoint: where, and what it costs.
+        budget: the most that may be spent there.
+        api_key: what opens it, or a function that returns that when it is needed; never shown, and
+            no process that holds a model sees it.
+    """
+
+    endpoint: Endpoint
+    budget: Budget
+    api_key: str | Callable[[], str] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +67,11 @@ class SessionOptions:
         chat_template: Jinja source that replaces the model's own, or None.
         mode: which routes requests may take.
         isolation: where the engine runs; `none` is this process.
+        cloud: the endpoint that may be asked, or None.
+        on_failure: what becomes of an answer whose beginning was shown when its route fails.
+        deadline_s: how long the first token may take, from the request; None waits.
+        force: try it although the plan says that it does not fit.
+        app: the program's name, under which consent is given and spending is booked.
     """
 
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -63,6 +85,11 @@ class SessionOptions:
     isolation: Isolation = "none"
     snapshot_key: KeySource | None = field(default=None, repr=False)
     snapshot_share: ShareOptions | None = None
+    cloud: CloudOptions | None = None
+    on_failure: OnFailure = "resume-local"
+    deadline_s: float | None = None
+    force: bool = False
+    app: str = "edgellm"
 
 
 @dataclass(frozen=True, slots=True)

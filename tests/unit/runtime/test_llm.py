@@ -179,7 +179,7 @@ def test_a_model_closes_with_its_block(llm) -> None:
         ({"snapshot": "q3"}, "snapshot must be one of off, auto, exact, q8, q6, q5, q4"),
         ({"snapshot": True}, "snapshot must be one of"),
         ({"mode": "public"}, "mode must be one of offline, private"),
-        ({"isolation": "process"}, "isolation must be one of none"),
+        ({"isolation": "process"}, "isolation must be one of worker, none"),
         ({"system": 5}, "system must be text"),
         ({"chat_template": Path("a.jinja")}, "chat_template must be text"),
     ],
