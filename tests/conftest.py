@@ -36,6 +36,9 @@ _CHANGES_BEHAVIOUR = (
     "FORCE_COLOR",
 )
 _ROOT = Path(__file__).resolve().parent.parent
+# Threads of the engine that wait for each other by spinning take the cores from those waited for,
+# where several test processes run at once: twice the time. Read when the library is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def _share_the_source_tree() -> None:
@@ -105,6 +108,14 @@ def lora_files() -> ModuleType:
     if "gguf_edits" not in sys.modules:  # they are made of it
         _load(folder / "gguf_edits.py")
     return _load(folder / "lora_files.py")
+
+
+@pytest.fixture(scope="session")
+def warm_start() -> Iterator[Any]:
+    """Run commands in processes of their own that begin behind the imports; see warm_start.py."""
+    server = _load(_ROOT / "tests" / "warm_start.py").WarmStart()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
-import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -97,27 +94,18 @@ def make_control(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
 
 
 @pytest.fixture
-def run_edgellm(tmp_path: Path) -> Run:
+def run_edgellm(tmp_path: Path, warm_start: Any) -> Run:
     """Return a function that runs `edgellm ARGS` in its own process, under limits, and checks the rest.
 
     A signal, a hang, a traceback, or the marker of executed code is a failure whatever is printed.
+    The imports are not paid each time: the process is forked behind them.
     """
 
     def run(
-        *args: object,
-        stdin: bytes = b"",
-        env: dict[str, str] | None = None,
-        memory_bytes: int = MEMORY_LIMIT_BYTES,
+        *args: object, stdin: bytes = b"", memory_bytes: int = MEMORY_LIMIT_BYTES
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "edgellm", *map(str, args)],
-            cwd=tmp_path,
-            input=stdin,
-            capture_output=True,
-            timeout=TIME_LIMIT_S,
-            preexec_fn=functools.partial(_limit_memory, memory_bytes),
-            env={**os.environ, **(env or {})},
-            check=False,
+        done = warm_start.run(
+            args, cwd=tmp_path, timeout=TIME_LIMIT_S, stdin=stdin, memory_bytes=memory_bytes
         )
         out = done.stdout.decode("utf-8", "backslashreplace")
         err = done.stderr.decode("utf-8", "backslashreplace")
@@ -209,7 +197,3 @@ def ask_in() -> Answer:
         return Told(done.text, code, usage.reused_tokens, usage.prompt_tokens, warnings)
 
     return ask
-
-
-def _limit_memory(n_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
