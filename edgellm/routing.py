@@ -7,9 +7,12 @@ only for a decision that said `cloud`: `policy.route.clear`.
 from __future__ import annotations
 
 import enum
+import ipaddress
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from edgellm.errors import UsageError
 from edgellm.wire import Wire
@@ -29,6 +32,8 @@ message of the assistant is gone on with, as llama-server does; `none`: it canno
 
 MAX_USD: Final = 1e6
 _MAX_SECONDS: Final = 24 * 3600.0
+_HOST_NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_.])?")
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Trigger(str, enum.Enum):
@@ -167,6 +172,38 @@ class ShareOptions:
     trusted: bool = False
     writes_back: bool = False
     max_bytes: int = 256 << 20
+
+
+def origin_of(url: str) -> str:
+    """Return where a URL leads: scheme, host and port, in one spelling, the port always said.
+
+    Raises:
+        UsageError: it is no `http://` or `https://` address, holds a name or a password, or could
+            mean one host here and another elsewhere.
+    """
+    hint = "write it as `https://host:port/v1`; a name beyond ASCII in its `xn--` form"
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname or "", parts.port
+    except ValueError as err:
+        raise UsageError("the endpoint's URL cannot be read", hint=hint) from err
+    if scheme not in _PORTS:
+        raise UsageError("the endpoint's URL has no scheme http or https", hint=hint)
+    if "@" in parts.netloc:  # never shown: it may be a password
+        raise UsageError("the endpoint's URL holds a name or password", hint=hint)
+    if any(char <= " " or char in "\\\x7f" for char in url) or not _is_host(host):
+        raise UsageError("the endpoint's URL names no host, or one that is unclear", hint=hint)
+    shown = f"[{ipaddress.ip_address(host)}]" if ":" in host else host
+    return f"{scheme}://{shown}:{_PORTS[scheme] if port is None else port}"
+
+
+def _is_host(host: str) -> bool:
+    if ":" not in host:
+        return _HOST_NAME.fullmatch(host) is not None
+    try:
+        return "%" not in host and ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
 
 
 def _check(name: str, value: object, high: float) -> None:
