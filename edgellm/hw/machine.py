@@ -25,7 +25,8 @@ class MachineFacts:
         total_bytes: of the host's memory, or of what limits it.
         limited_by: what `available_bytes` comes from.
         share: CPUs and threads.
-        gpus: there are.
+        gpus: that the installed engine can use.
+        idle_gpus: that it cannot.
         unified: whether host and GPUs share one memory, which is then counted once.
         flags: the CPU's features as Linux names them; empty where they are not known.
         bandwidth_gb_s: of the memory, in 10^9 bytes a second; None where it is not known.
@@ -41,6 +42,7 @@ class MachineFacts:
     flags: frozenset[str] = frozenset()
     bandwidth_gb_s: float | None = None
     profile: str | None = None
+    idle_gpus: tuple[GpuFacts, ...] = ()
 
 
 def machine() -> MachineFacts:

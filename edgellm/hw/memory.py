@@ -7,31 +7,72 @@ memory means nothing, and under `ulimit -v` neither does the container's.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, Literal
+
+LimitedBy = Literal["host", "cgroup", "rlimit"]
 
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUP: Final = Path("/proc/self/cgroup")
 _UNLIMITED_BYTES: Final = 1 << 60  # cgroup v1 writes a number near 2^63 for no limit
-_V2: Final = ("memory.max", "memory.current", "inactive_file")
-_V1: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2: Final = ("memory.max", "memory.current", ("inactive_file", "active_file"))
+_V1: Final = (
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """What of the memory may still be taken, and who says so.
+
+    Attributes:
+        available_bytes: now; never below 0.
+        total_bytes: of what limits it.
+        limited_by: the machine, a control group, or the process's own address space.
+        source: the file or the call that the figure comes from.
+    """
+
+    available_bytes: int
+    total_bytes: int
+    limited_by: LimitedBy
+    source: str
 
 
 def available_bytes(cgroup: Path = _CGROUP, own: Path = _OWN_GROUP) -> int:
-    """Return the bytes that can be taken now, the least of what machine, groups and limits leave.
+    """Return the bytes that can be taken now; arguments as of `memory_facts`."""
+    return memory_facts(cgroup, own).available_bytes
+
+
+def memory_facts(cgroup: Path = _CGROUP, own: Path = _OWN_GROUP) -> MemoryFacts:
+    """Return the least of what machine, groups and limits leave.
 
     Args:
-        cgroup: root folder of cgroup v2; v1's memory controller is `memory` below it.
+        cgroup: root folder of cgroup v2; v1's memory controller is `memory` below it, and where both
+            are there v2 may be `unified` below it.
         own: the file that names the process's own groups.
+
+    Source: `memory.max`, `memory.current`, Linux cgroup-v2.rst; `memory.limit_in_bytes`,
+    cgroup-v1/memory.rst; MemAvailable, proc(5).
     """
+    found = [_host(), *_group_rooms(cgroup, own)]
+    room = _address_room()
+    if room is not None:
+        found.append(room)
+    return min(found, key=lambda facts: facts.available_bytes)
+
+
+def _host() -> MemoryFacts:
     import psutil
 
-    found = [int(psutil.virtual_memory().available), *_group_rooms(cgroup, own)]
-    room = _address_room()
-    return max(0, min(found if room is None else [*found, room]))
+    memory = psutil.virtual_memory()
+    available = max(0, int(memory.available))
+    return MemoryFacts(available, int(memory.total), "host", "available memory of the system")
 
 
-def _address_room() -> int | None:
+def _address_room() -> MemoryFacts | None:
     """Return what RLIMIT_AS leaves to this process, None without a limit or where there is none."""
     try:
         import resource
@@ -42,13 +83,14 @@ def _address_room() -> int | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    return int(limit) - int(psutil.Process(os.getpid()).memory_info().vms)
+    used = int(psutil.Process(os.getpid()).memory_info().vms)
+    return MemoryFacts(max(0, limit - used), int(limit), "rlimit", "RLIMIT_AS (ulimit -v)")
 
 
-def _group_rooms(cgroup: Path, own: Path) -> list[int]:
+def _group_rooms(cgroup: Path, own: Path) -> list[MemoryFacts]:
     """Return what each group from the process's own up to the root still allows."""
     v1, v2 = _own_groups(own)
-    rooms = [_room(cgroup / group, _V2) for group in v2]
+    rooms = [_room(root / group, _V2) for root in (cgroup, cgroup / "unified") for group in v2]
     rooms += [_room(cgroup / "memory" / group, _V1) for group in v1]
     return [room for room in rooms if room is not None]
 
@@ -72,17 +114,22 @@ def _own_groups(own: Path) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
     return v1, v2
 
 
-def _room(folder: Path, names: tuple[str, str, str]) -> int | None:
-    """Return limit - use + reclaimable page cache of one group, None when it sets no limit."""
+def _room(folder: Path, names: tuple[str, str, tuple[str, ...]]) -> MemoryFacts | None:
+    """Return limit - use + page cache of one group, None when it sets no limit.
+
+    Both lists of the cache count, as they do in the machine's own MemAvailable: a file that is read
+    twice is on the active one, and is given back all the same.
+    """
     limit, used = (_number(_read(folder / name)) for name in names[:2])
     if limit is None or used is None or limit >= _UNLIMITED_BYTES:
         return None
     cache = 0
     for line in _read(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
-        if name == names[2]:
-            cache = _number(value) or 0
-    return limit - max(0, used - cache)
+        if name in names[2]:
+            cache += _number(value) or 0
+    room = max(0, limit - max(0, used - cache))
+    return MemoryFacts(room, limit, "cgroup", str(folder / names[0]))
 
 
 def _number(text: str) -> int | None:

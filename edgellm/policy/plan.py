@@ -1,25 +1,19 @@
 """The plan: settings under which a model fits a machine, each with its reason, or ways to make it fit.
 
-Pure: sizes, wishes and facts in, a plan out. What the user asked for is never changed; where it does
-not fit, the plan says so and names what would. What cannot be estimated is a warning, never a refusal.
+Pure: sizes, wishes and facts in, a plan out. What the user asked for is never changed, and nothing that
+changes answers is chosen to save memory; where it does not fit, the plan says so and names what would.
+What cannot be estimated is a warning, never a refusal.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
-
-from edgellm.policy.estimate import PlanSettings, estimate
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from edgellm.formats.gguf_shape import ModelShape
     from edgellm.hw.machine import MachineFacts
-    from edgellm.policy.estimate import Estimate
-
-MIN_AUTO_CTX: Final = 4096
-ANSWER_ROOM: Final = 1024
-_MIN_MARGIN_BYTES: Final = 64 << 20
-_MAX_MARGIN_BYTES: Final = 1 << 30
+    from edgellm.policy.estimate import Estimate, PlanSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +65,17 @@ class Plan:
     Attributes:
         settings: all decided.
         estimate: of the memory they take.
+        need_bytes: of the host's memory, the GPU's part counted where both are one.
         have_bytes: of the host's memory that may be taken, margin kept.
         margin_bytes: of the available memory that is left alone.
+        gpu_have_bytes: of the GPUs' memory that may be taken, None without one or where it is not told.
         fits: whether the estimate stays within `have_bytes`, and on the GPU; true where a part of it
             is not known.
         reasons: a setting's name and why it has its value, for each setting.
         ways: what would make it fit, the cheapest first; empty if it fits.
         slow_types: types of weights that this CPU has no fast kernel for.
+        full_kv_bytes: what keys and values of the whole trained context would take.
+        tokens_per_s: how fast an answer can come at most, None where the bandwidth is not known.
         warnings: what is not known, or will be slow.
         shape: what was planned for.
         machine: where.
@@ -86,26 +84,20 @@ class Plan:
 
     settings: PlanSettings
     estimate: Estimate
+    need_bytes: int
     have_bytes: int
     margin_bytes: int
+    gpu_have_bytes: int | None
     fits: bool
     reasons: tuple[tuple[str, str], ...]
     ways: tuple[Way, ...]
     slow_types: tuple[str, ...]
+    full_kv_bytes: int
+    tokens_per_s: float | None
     warnings: tuple[str, ...]
     shape: ModelShape
     machine: MachineFacts
     wishes: Wishes
-
-
-def margin_bytes(available_bytes: int) -> int:
-    """Return what is left to others: a tenth of what is available, 64 MiB to 1 GiB."""
-    return max(_MIN_MARGIN_BYTES, min(_MAX_MARGIN_BYTES, available_bytes // 10))
-
-
-def default_ctx(n_ctx_train: int, prompt_tokens: int) -> int:
-    """Return the context taken where nobody asked: max(4096, prompt + 1024), or the model's own."""
-    return min(n_ctx_train, max(MIN_AUTO_CTX, prompt_tokens + ANSWER_ROOM))
 
 
 def fit(shape: ModelShape, wishes: Wishes, machine: MachineFacts, prompt_tokens: int = 0) -> Plan:
@@ -117,30 +109,6 @@ def fit(shape: ModelShape, wishes: Wishes, machine: MachineFacts, prompt_tokens:
         machine: where it is to run.
         prompt_tokens: length of the prompt, 0 where it is not known yet.
     """
-    settings = PlanSettings(
-        n_ctx=wishes.n_ctx or default_ctx(shape.model.n_ctx_train, prompt_tokens),
-        n_batch=wishes.n_batch or 512,
-        kv_type=wishes.kv_type or "f16",
-        n_gpu_layers=wishes.n_gpu_layers or 0,
-        n_threads=wishes.n_threads or machine.share.n_threads,
-        flash_attention=wishes.flash_attention or "auto",
-        repack=wishes.repack is not False,
-        snapshots=wishes.snapshots,
-    )
-    found = estimate(shape, settings, flags=machine.flags or None)
-    margin = margin_bytes(machine.available_bytes)
-    have = max(0, machine.available_bytes - margin)
-    return Plan(
-        settings=settings,
-        estimate=found,
-        have_bytes=have,
-        margin_bytes=margin,
-        fits=bool(found.unknown) or found.total_bytes <= have,
-        reasons=(),
-        ways=(),
-        slow_types=(),
-        warnings=found.unknown,
-        shape=shape,
-        machine=machine,
-        wishes=wishes,
-    )
+    from edgellm.policy.fitting import Fitting  # which knows the classes above
+
+    return Fitting(shape, wishes, machine, prompt_tokens).plan()

@@ -18,7 +18,8 @@ GIB = 1 << 30
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the machine have 64 GiB to give, page cache counted."""
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
+    memory = SimpleNamespace(available=64 * GIB, total=128 * GIB)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
 
 

@@ -1,0 +1,276 @@
+"""How a plan is found: the defaults, then what free settings may give up, and a reason for each.
+
+Only what leaves answers as they are is given up unasked: a smaller batch, a shorter context. Whether
+it fits is one comparison, and it is made in one place.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from edgellm.formats.gguf_memory import CELLS
+from edgellm.hw.flags import slow_types
+from edgellm.policy.estimate import PlanSettings, estimate
+from edgellm.policy.plan import Plan
+from edgellm.units import format_bytes
+
+if TYPE_CHECKING:
+    from edgellm.formats.gguf_shape import ModelShape
+    from edgellm.hw.machine import MachineFacts
+    from edgellm.policy.estimate import Estimate
+    from edgellm.policy.plan import Wishes
+
+MIN_AUTO_CTX: Final = 4096
+ANSWER_ROOM: Final = 1024
+MIN_CTX: Final = 512
+DEFAULT_BATCH: Final = 512
+MIN_BATCH: Final = 64
+DEFAULT_KV_TYPE: Final = "f16"
+_MIN_MARGIN_BYTES: Final = 64 << 20
+_MAX_MARGIN_BYTES: Final = 1 << 30
+_WORDS: Final = {
+    "host": "of memory are available",
+    "cgroup": "are left of the control group's limit",
+    "rlimit": "are left of the process's address space limit",
+    "profile": "may be taken by the device's profile",
+}
+
+
+def margin_bytes(available_bytes: int) -> int:
+    """Return what is left to others: a tenth of what is available, 64 MiB to 1 GiB."""
+    return max(_MIN_MARGIN_BYTES, min(_MAX_MARGIN_BYTES, available_bytes // 10))
+
+
+def gpu_margin_bytes(total_bytes: int) -> int:
+    """Return what is left of a GPU's own memory: a tenth, at least 1 GiB.
+
+    Pools grow over days: an engine with 128 MiB to spare ran out after 76 hours (llama.cpp #28338).
+    """
+    return max(_MAX_MARGIN_BYTES, total_bytes // 10)
+
+
+class Fitting:
+    """One model, one machine, one set of wishes.
+
+    Args:
+        shape: the model's sizes.
+        wishes: what the user asked for.
+        machine: where it is to run.
+        prompt_tokens: length of the prompt, 0 where it is not known yet.
+    """
+
+    def __init__(
+        self, shape: ModelShape, wishes: Wishes, machine: MachineFacts, prompt_tokens: int
+    ) -> None:
+        self.shape, self.wishes, self.machine = shape, wishes, machine
+        self.margin_bytes = margin_bytes(machine.available_bytes)
+        self.have_bytes = max(0, machine.available_bytes - self.margin_bytes)
+        self.gpu_have_bytes = _gpu_have_bytes(machine)
+        n_train = shape.model.n_ctx_train
+        self.default_ctx = min(n_train, max(MIN_AUTO_CTX, prompt_tokens + ANSWER_ROOM))
+        answer = ANSWER_ROOM if wishes.max_tokens is None else wishes.max_tokens
+        least = prompt_tokens + answer if prompt_tokens or wishes.max_tokens else MIN_CTX
+        self.least_ctx = min(self.default_ctx, whole_cells(max(MIN_CTX, least)))
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        from edgellm.policy.ways import ways_to_fit
+
+        first = self._with_layers(self._defaults())
+        settings = self._lowered(first)
+        found = self.estimate(settings)
+        fits = bool(found.unknown) or self.is_enough(found)
+        types = sorted({weight.type.name for weight in self.shape.weights})
+        slow = slow_types(types, self.machine.flags)
+        return Plan(
+            settings=settings,
+            estimate=found,
+            need_bytes=self.need_bytes(found),
+            have_bytes=self.have_bytes,
+            margin_bytes=self.margin_bytes,
+            gpu_have_bytes=self.gpu_have_bytes,
+            fits=fits,
+            reasons=self._reasons(first, settings),
+            ways=() if fits else ways_to_fit(self, settings),
+            slow_types=slow,
+            full_kv_bytes=self._full_kv_bytes(settings),
+            tokens_per_s=self._tokens_per_s(settings),
+            warnings=self._warnings(found, slow),
+            shape=self.shape,
+            machine=self.machine,
+            wishes=self.wishes,
+        )
+
+    def estimate(self, settings: PlanSettings) -> Estimate:
+        """Return what these settings take on this machine."""
+        return estimate(self.shape, settings, flags=self.machine.flags or None)
+
+    def need_bytes(self, found: Estimate) -> int:
+        """Return what the host must give; one memory is counted once, with all that lies in it."""
+        return found.total_bytes + (found.gpu_bytes if self.machine.unified else 0)
+
+    def is_enough(self, found: Estimate) -> bool:
+        """Return whether what is taken is there, on the host and on the GPU."""
+        on_gpu = self.gpu_have_bytes is None or found.gpu_bytes <= self.gpu_have_bytes
+        return on_gpu and self.need_bytes(found) <= self.have_bytes
+
+    def fits(self, settings: PlanSettings) -> bool:
+        """Return whether these settings fit."""
+        return self.is_enough(self.estimate(settings))
+
+    def largest_ctx(self, settings: PlanSettings, most: int) -> int:
+        """Return the largest context below `most` that fits, in whole cells; 0 if the least does not."""
+        low, high = self.least_ctx // CELLS, most // CELLS
+        if low > high or not self.fits(dataclasses.replace(settings, n_ctx=low * CELLS)):
+            return 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.fits(dataclasses.replace(settings, n_ctx=middle * CELLS)):
+                low = middle
+            else:
+                high = middle - 1
+        return low * CELLS
+
+    def _defaults(self) -> PlanSettings:
+        wishes = self.wishes
+        return PlanSettings(
+            n_ctx=wishes.n_ctx or self.default_ctx,
+            n_batch=wishes.n_batch or DEFAULT_BATCH,
+            kv_type=wishes.kv_type or DEFAULT_KV_TYPE,
+            n_gpu_layers=wishes.n_gpu_layers or 0,
+            n_threads=wishes.n_threads or self.machine.share.n_threads,
+            flash_attention=wishes.flash_attention or "auto",
+            repack=wishes.repack is not False,
+            snapshots=wishes.snapshots,
+        )
+
+    def _with_layers(self, settings: PlanSettings) -> PlanSettings:
+        """Put as many layers on the GPU as fit, where the user leaves it open."""
+        if self.wishes.n_gpu_layers is not None or not self.machine.gpus:
+            return settings
+        low, high = 0, self.shape.model.n_layers + 1  # the output counts as one after the last
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self.estimate(dataclasses.replace(settings, n_gpu_layers=middle))
+            if self.gpu_have_bytes is None or found.gpu_bytes <= self.gpu_have_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return dataclasses.replace(settings, n_gpu_layers=low)
+
+    def _lowered(self, settings: PlanSettings) -> PlanSettings:
+        """Give up speed, then room, as far as the user left them open and it is needed."""
+        found = self.estimate(settings)
+        if found.unknown or self.is_enough(found):
+            return settings
+        if self.wishes.n_batch is None:
+            n_batch = settings.n_batch
+            while n_batch > MIN_BATCH and not self.fits(settings):
+                n_batch //= 2
+                settings = dataclasses.replace(settings, n_batch=n_batch)
+        if self.wishes.n_ctx is None and not self.fits(settings):
+            n_ctx = self.largest_ctx(settings, settings.n_ctx) or self.least_ctx
+            settings = dataclasses.replace(settings, n_ctx=n_ctx)
+        return settings
+
+    def _full_kv_bytes(self, settings: PlanSettings) -> int:
+        whole = dataclasses.replace(settings, n_ctx=self.shape.model.n_ctx_train)
+        found = self.estimate(whole)
+        return found.kv_bytes + found.gpu_kv_bytes
+
+    def _tokens_per_s(self, settings: PlanSettings) -> float | None:
+        """Return bandwidth over the bytes read for a token; None where weights lie in two memories."""
+        rate = self.machine.bandwidth_gb_s
+        n_layers = settings.n_gpu_layers
+        if n_layers and not self.machine.unified:
+            whole = n_layers > self.shape.model.n_layers
+            rate = self.machine.gpus[0].bandwidth_gb_s if whole and self.machine.gpus else None
+        read = read_bytes_per_token(self.shape)
+        return None if rate is None or not read else rate * 1e9 / read
+
+    def _warnings(self, found: Estimate, slow: tuple[str, ...]) -> tuple[str, ...]:
+        told = [f"not estimated: {what}" for what in found.unknown]
+        if slow:
+            names = ", ".join(slow)
+            told.append(
+                f"the engine has no fast kernel for {names} on this CPU: answers will be slow"
+            )
+        return tuple(told)
+
+    def _reasons(self, first: PlanSettings, last: PlanSettings) -> tuple[tuple[str, str], ...]:
+        wishes, share = self.wishes, self.machine.share
+        quota = "no quota" if share.quota_cpus is None else f"a quota of {share.quota_cpus:g}"
+        free = {
+            "n_ctx": self._ctx_reason(first, last),
+            "n_batch": (
+                "the default"
+                if first.n_batch == last.n_batch
+                else f"{first.n_batch} would not fit: prompts are read more slowly"
+            ),
+            "kv_type": "the default: no other gives the same answers",
+            "n_gpu_layers": self._layers_reason(last),
+            "n_threads": f"{share.n_cpus} CPUs and {quota}",
+            "flash_attention": "left to the engine",
+            "repack": "weights may be copied into the layout this CPU computes fastest with",
+        }
+        told = [
+            (name, reason if getattr(wishes, name) is None else "asked for")
+            for name, reason in free.items()
+        ]
+        kept = "prefixes are kept" if last.snapshots else "prefixes are not kept"
+        told.append(("snapshots", kept))
+        left = f"{format_bytes(self.machine.available_bytes)} {_WORDS[self.machine.limited_by]}"
+        told.append(("memory", f"{left}, {format_bytes(self.margin_bytes)} stay free"))
+        return tuple(told)
+
+    def _ctx_reason(self, first: PlanSettings, last: PlanSettings) -> str:
+        trained = self.shape.model.n_ctx_train
+        if last.n_ctx < first.n_ctx:
+            return f"{first.n_ctx} tokens would not fit; the model was trained with {trained}"
+        if last.n_ctx == trained:
+            return "all that the model was trained with"
+        return f"min(the model's {trained}, max({MIN_AUTO_CTX}, prompt + {ANSWER_ROOM}))"
+
+    def _layers_reason(self, last: PlanSettings) -> str:
+        machine, whole = self.machine, self.shape.model.n_layers + 1
+        if not machine.gpus:
+            idle = machine.idle_gpus
+            return f"the engine here cannot use the {idle[0].name}" if idle else "no GPU"
+        name = machine.gpus[0].name
+        if last.n_gpu_layers >= whole:
+            return f"all fit the {name}"
+        have = 0 if self.gpu_have_bytes is None else self.gpu_have_bytes
+        return f"of {whole}; {format_bytes(have)} may be taken on the {name}"
+
+
+def whole_cells(n_tokens: int) -> int:
+    """Return a number of tokens rounded up to what the engine gives out at once."""
+    return -(-n_tokens // CELLS) * CELLS
+
+
+def read_bytes_per_token(shape: ModelShape) -> int:
+    """Return the bytes of weights that one token reads: its experts alone, and no row but its own.
+
+    Embeddings are a look-up of one row, unless they are the output matrix as well.
+    """
+    widths, total = shape.widths, 0
+    for weight in shape.weights:
+        if weight.name == "token_embd.weight" and not shape.tied:
+            continue
+        if "_exps" in weight.name and widths.experts:
+            total += weight.n_bytes * widths.experts_used // widths.experts
+        else:
+            total += weight.n_bytes
+    return total
+
+
+def _gpu_have_bytes(machine: MachineFacts) -> int | None:
+    """Return what may be taken on the GPUs; None without one, or where it is not told."""
+    free = [gpu.free_bytes for gpu in machine.gpus if gpu.free_bytes is not None]
+    if not machine.gpus or len(free) < len(machine.gpus):
+        return None
+    if machine.unified:  # the host's margin is kept already
+        return sum(free)
+    margins = sum(gpu_margin_bytes(gpu.total_bytes or 0) for gpu in machine.gpus)
+    return max(0, sum(free) - margins)

@@ -1,0 +1,108 @@
+"""Ways to make a model fit that does not: what to type, in the order of what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from edgellm.policy.plan import Way
+from edgellm.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edgellm.policy.estimate import PlanSettings
+    from edgellm.policy.fitting import Fitting
+
+N_WAYS: Final = 3
+_MIN_BATCH: Final = 64
+_WIDE: Final = ("f16", "f32", "bf16")
+_NARROW: Final = (("q8_0", "answers change a little"), ("q4_0", "answers change noticeably"))
+
+
+def ways_to_fit(fitting: Fitting, settings: PlanSettings) -> tuple[Way, ...]:
+    """Return the cheapest ways, at most three; each was estimated, and fits.
+
+    Args:
+        fitting: the model, the machine and what was asked.
+        settings: which do not fit, though what was left open is as small as it gets.
+    """
+    found: list[Way] = []
+    for way in (*_flags(fitting, settings), *_beyond_flags(fitting, settings)):
+        if way.flags not in [other.flags for other in found if other.flags]:
+            found.append(way)
+        if len(found) == N_WAYS:
+            break
+    return tuple(found)
+
+
+def _flags(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
+    """Yield single flags, then two together."""
+    if settings.n_batch > _MIN_BATCH:
+        lower = dataclasses.replace(settings, n_batch=_MIN_BATCH)
+        yield from _if_it_fits(
+            fitting, lower, f"--batch {_MIN_BATCH}", "prompts are read more slowly"
+        )
+    if settings.snapshots:
+        lower = dataclasses.replace(settings, snapshots=False)
+        yield from _if_it_fits(fitting, lower, "--snapshot off", "prompts are read anew every time")
+    yield from _shorter(fitting, settings, "")
+    yield from _on_the_host(fitting, settings)
+    if settings.kv_type in _WIDE and settings.flash_attention != "off":
+        for kv_type, cost in _NARROW:
+            lower, flag = dataclasses.replace(settings, kv_type=kv_type), f"--kv-type {kv_type}"
+            yield from _if_it_fits(fitting, lower, flag, f"keys and values are rounded: {cost}")
+        for kv_type, _ in _NARROW:
+            lower = dataclasses.replace(settings, kv_type=kv_type)
+            yield from _shorter(fitting, lower, f"--kv-type {kv_type} ")
+
+
+def _shorter(fitting: Fitting, settings: PlanSettings, before: str) -> Iterator[Way]:
+    """Yield the largest context that fits."""
+    n_ctx = fitting.largest_ctx(settings, settings.n_ctx - 1)
+    if n_ctx:
+        lower = dataclasses.replace(settings, n_ctx=n_ctx)
+        what = f"conversations of {n_ctx} tokens in place of {settings.n_ctx}"
+        yield from _if_it_fits(fitting, lower, f"{before}--ctx {n_ctx}", what)
+
+
+def _on_the_host(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
+    """Yield the most layers on the GPU that fit, where too many were asked for."""
+    for n_layers in range(settings.n_gpu_layers - 1, -1, -1):
+        lower = dataclasses.replace(settings, n_gpu_layers=n_layers)
+        if fitting.fits(lower):
+            what = "the other layers are computed by the CPU, which is slower"
+            yield from _if_it_fits(fitting, lower, f"--gpu-layers {n_layers}", what)
+            return
+
+
+def _if_it_fits(fitting: Fitting, lower: PlanSettings, flags: str, what: str) -> Iterator[Way]:
+    found = fitting.estimate(lower)
+    if fitting.is_enough(found):
+        yield Way(flags, what, fitting.need_bytes(found))
+
+
+def _beyond_flags(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
+    """Yield what no setting does: another file, more memory, or the risk."""
+    found = fitting.estimate(settings)
+    short = fitting.need_bytes(found) - fitting.have_bytes
+    weights = fitting.shape.weight_bytes
+    if 0 < short < weights:
+        most = format_bytes(weights - short)
+        yield Way(
+            "",
+            f"a file of this model with fewer bits per weight, at most {most} long "
+            f"(this one: {format_bytes(weights)})",
+        )
+    if 0 < short <= fitting.machine.total_bytes - fitting.machine.available_bytes:
+        yield Way("", f"close other programs until {format_bytes(short)} more are free")
+    fits_resident = found.resident_bytes <= fitting.have_bytes
+    cost = (
+        "weights that do not fit are read from the disk for every token"
+        if fits_resident
+        else "it will run out of memory if the estimate is right"
+    )
+    yield Way("--force", f"try all the same: {cost}")
+    need = fitting.machine.available_bytes + max(0, short)
+    yield Way("", f"a machine with {format_bytes(need)} of available memory, or a smaller model")
+    yield Way("", "an endpoint: --mode prefer-local sends what does not fit to one you chose")
