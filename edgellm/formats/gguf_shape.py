@@ -6,15 +6,21 @@ make of it is the memory estimate's to say. What the header does not settle stan
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final
+
+from edgellm.formats.gguf_families import ARCHITECTURES
+from edgellm.formats.gguf_keys import Keys
+from edgellm.formats.gguf_memory import kept
 
 if TYPE_CHECKING:
     from edgellm.core import ModelInfo
     from edgellm.formats.gguf import GgufHeader
+    from edgellm.formats.gguf_memory import Recurrence, Rows
     from edgellm.ggml_types import TensorType
 
-RowKind = Literal["full", "window", "mla", "indexer", "compressed"]
+_LAYER: Final = re.compile(r"blk\.(\d{1,4})\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,40 +40,6 @@ class Weight:
     type: TensorType
     shape: tuple[int, ...]
     n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What one layer keeps of each token in one cache.
-
-    Attributes:
-        layer: whose rows they are.
-        kind: why they are kept.
-        keys: values of a key row.
-        values: values of a value row, 0 where only keys are kept.
-        window: tokens after which a row is reused, 0 if all are kept.
-        ratio: tokens that share one row.
-    """
-
-    layer: int
-    kind: RowKind
-    keys: int
-    values: int
-    window: int = 0
-    ratio: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Recurrence:
-    """A state of fixed size that one layer keeps, in 32-bit floats.
-
-    Attributes:
-        layer: whose state it is.
-        n_values: how many floats.
-    """
-
-    layer: int
-    n_values: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,4 +105,48 @@ def shape_of(header: GgufHeader, model: ModelInfo) -> ModelShape:
     Raises:
         ModelCorrupt: a number is of the wrong type or out of range.
     """
-    raise NotImplementedError
+    keys = Keys(header, model.path)
+    weights = tuple(
+        Weight(tensor.name, _layer(tensor.name), tensor.type, tensor.shape, tensor.n_bytes)
+        for tensor in header.tensors
+    )
+    rows, recurrences = kept(header, model)
+    unknown = []
+    if model.architecture not in ARCHITECTURES:
+        unknown.append(f"architecture {model.architecture!r}: what it keeps of tokens")
+    if model.architecture == "glm-dsa" and keys.get("attention.indexer.types") is None:
+        unknown.append("which layers have an index of their own")
+    return ModelShape(
+        model=model,
+        weights=weights,
+        rows=rows,
+        recurrences=recurrences,
+        widths=_widths(keys, model),
+        tied=not any(weight.name == "output.weight" for weight in weights),
+        unknown=tuple(unknown),
+    )
+
+
+def _layer(name: str) -> int | None:
+    found = _LAYER.match(name)
+    return int(found.group(1)) if found else None
+
+
+def _widths(keys: Keys, model: ModelInfo) -> Widths:
+    def count(name: str, default: int = 0) -> int:
+        return keys.count(name, low=0, default=default)
+
+    heads = model.n_heads
+    head = model.n_embd // heads if heads else 0
+    return Widths(
+        embd=model.n_embd,
+        vocab=model.n_vocab,
+        heads=heads,
+        head_keys=count("attention.key_length", head),
+        head_values=count("attention.value_length", head),
+        feed=count("feed_forward_length"),
+        expert_feed=count("expert_feed_forward_length") or count("feed_forward_length"),
+        experts=count("expert_count"),
+        experts_used=count("expert_used_count"),
+        inner=count("ssm.inner_size"),
+    )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from edgellm.policy.estimate_kv import kv_bytes_by_layer
+
 if TYPE_CHECKING:
     from edgellm.formats.gguf_shape import ModelShape
 
@@ -99,4 +101,23 @@ def estimate(
         flags: the CPU's features as `/proc/cpuinfo` names them, which decide what is repacked; None
             takes those of a CPU that repacks the most.
     """
-    raise NotImplementedError
+    kv = kv_bytes_by_layer(
+        shape,
+        n_ctx=settings.n_ctx,
+        n_batch=settings.n_batch,
+        kv_type=settings.kv_type,
+        transposed=settings.flash_attention == "off",
+    )
+    first_on_gpu = shape.model.n_layers + 1 - settings.n_gpu_layers
+    on_gpu = sum(n_bytes for layer, n_bytes in kv.items() if layer >= first_on_gpu)
+    kv_bytes = sum(kv.values()) - on_gpu
+    return Estimate(
+        weights_mapped_bytes=shape.weight_bytes,
+        weights_resident_bytes=0,
+        kv_bytes=kv_bytes,
+        compute_bytes=0,
+        staging_bytes=sum(kv.values()) if settings.snapshots else 0,
+        process_bytes=0,
+        gpu_kv_bytes=on_gpu,
+        unknown=shape.unknown,
+    )
