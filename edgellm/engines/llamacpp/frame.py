@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from edgellm.engines.llamacpp.lent import STATES
 from edgellm.engines.llamacpp.pieces import state_pieces
 from edgellm.engines.llamacpp.reader import dtype_of
 from edgellm.errors import SnapshotIncompatible
@@ -87,7 +88,7 @@ def make_frame(parts: tuple[PartOutline, ...], layout: Layout) -> Frame:
         SnapshotIncompatible: a state of this layout has other parts or sections.
     """
     pieces = state_pieces(parts, layout)
-    blob = np.empty(sum(piece.n_bytes for of_part in pieces for piece in of_part), np.uint8)
+    blob = STATES.lend(sum(piece.n_bytes for of_part in pieces for piece in of_part))
     raw, at = blob.data, 0
     places: list[tuple[NDArray[Any], ...]] = []
     for of_part in pieces:
