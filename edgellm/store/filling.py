@@ -1,12 +1,16 @@
 """Filling the rows of a state from one open file: in place where they lie as in the file.
 
-Large files are read by two threads, each from a place of its own, but not those with packed sections: there
-so many short steps are done for each section that the threads wait for the interpreter instead.
+Two threads share the work on a large file. Each takes the next share as soon as it is done with one, so neither
+waits for the other where a processor is busy with something else. Of plain rows each share has a reader at its
+own place, and both read at the same time. Where there is something to unpack, the two take turns at reading, which
+keeps the file in order for the system that reads ahead, and unpack at the same time.
 """
 
 from __future__ import annotations
 
-import itertools
+import threading
+from collections import deque
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,22 +26,28 @@ from edgellm.store.state import PackedSection
 from edgellm.store.taking import Runs
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from typing import Any
 
     from numpy.typing import NDArray
 
     from edgellm.core import Tier
     from edgellm.store.chain import Link
-    from edgellm.store.header import Extent, PartRow, SectionRow, SnapshotHeader
+    from edgellm.store.header import PartRow, SectionRow, SnapshotHeader
     from edgellm.store.state import KVState
 
     Rows = NDArray[np.unsignedinteger[Any]]
+    Run = NDArray[np.uint8]
 
 PLAIN: Final = (None, "exact")
 """How the runs are stored that are rows as they are."""
 
 MAX_AT_ONCE_BYTES: Final = 512 << 10
 """Of sections that are read together before they are summed, while they are in a cache."""
+
+MIN_PACKED_BYTES: Final = 512 << 10
+"""Of packed sections that two threads unpack: so many short steps are done for each that threads would
+wait for the interpreter with smaller ones."""
 
 MIN_TWO_THREADS_BYTES: Final = 4 << 20
 """Of a file that two threads read: starting one takes about as long as reading half of this."""
@@ -52,6 +62,36 @@ class _Job:
     rows: Rows | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What is read at once: sections that lie as in the file, or one of another kind.
+
+    Attributes:
+        jobs: in the order of the file.
+        views: of each section of the first kind, the bytes of its rows; else none.
+    """
+
+    jobs: list[_Job]
+    views: list[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one or two threads take their shares from.
+
+    Attributes:
+        tier: of the file.
+        left: shares that nobody has taken, each with its reader.
+        turn: held while a share is taken and read, where all have the same reader.
+        room_bytes: of the longest run that is not read to where its rows belong.
+    """
+
+    tier: Tier
+    left: deque[tuple[Runs, _Share]]
+    turn: AbstractContextManager[object]
+    room_bytes: int
+
+
 def fill_rows(link: Link, state: KVState, *, is_last: bool) -> bytes:
     """Fill the rows of a state that one file holds, and return the file's token ids.
 
@@ -63,17 +103,21 @@ def fill_rows(link: Link, state: KVState, *, is_last: bool) -> bytes:
     """
     header, runs = link.header, Runs(link.file)
     jobs = _jobs(header, state, is_last=is_last)
-    footer = layout.FOOTER.pack(layout.END_MAGIC, link.file.n_bytes, link.digest)
     with blamed(link.path):
         ids = bytearray(header.tokens.n_bytes)
         runs.take(header.tokens, memoryview(ids))
-        half = _half(jobs)
-        other = runs.twin([job.row.extent for job in jobs[:half]]) if half else None
-        if other is None:
-            _read_jobs(runs, header.tier, jobs, footer)
-        else:
-            with Beside(_read_jobs, other, header.tier, jobs[half:], footer):
-                _read_jobs(runs, header.tier, jobs[:half])
+        shares = _shares(jobs)
+        readers, after = [runs] * len(shares), runs
+        has_two = _is_large(jobs)
+        turn: AbstractContextManager[object] = threading.Lock()
+        if has_two and all(job.row.stored in PLAIN for job in jobs):
+            *readers, after = _readers(runs, shares)
+            turn, has_two = nullcontext(), after is not runs
+        room_bytes = max((s.jobs[0].row.extent.n_bytes for s in shares if not s.views), default=0)
+        work = _Work(header.tier, deque(zip(readers, shares, strict=True)), turn, room_bytes)
+        with Beside(_do, work) if has_two else nullcontext():
+            _do(work)
+        after.footer(layout.FOOTER.pack(layout.END_MAGIC, link.file.n_bytes, link.digest))
     return bytes(ids)
 
 
@@ -89,56 +133,87 @@ def _jobs(header: SnapshotHeader, state: KVState, *, is_last: bool) -> list[_Job
     return jobs
 
 
-def _half(jobs: list[_Job]) -> int:
-    """Return how many jobs one of two threads does, or 0 where one thread does them all."""
-    if any(job.row.stored == "packed" for job in jobs):
-        return 0
-    sizes = [job.row.extent.n_bytes for job in jobs]
-    if sum(sizes) < MIN_TWO_THREADS_BYTES:
-        return 0
-    sums = list(itertools.accumulate(sizes))
-    return next(i for i, done in enumerate(sums) if 2 * done >= sums[-1])
+def _is_large(jobs: list[_Job]) -> bool:
+    """Return whether two threads are done sooner than one."""
+    packed = [job.row.extent.n_bytes for job in jobs if job.row.stored == "packed"]
+    if packed and min(packed) < MIN_PACKED_BYTES:
+        return False
+    return sum(job.row.extent.n_bytes for job in jobs) >= MIN_TWO_THREADS_BYTES
 
 
-def _read_jobs(runs: Runs, tier: Tier, jobs: list[_Job], footer: bytes | None = None) -> None:
-    extents: list[Extent] = []
-    views: list[memoryview] = []
-    n_bytes = 0
+def _shares(jobs: list[_Job]) -> list[_Share]:
+    shares: list[_Share] = []
+    left_bytes = 0
     for job in jobs:
-        view = _view(job)
-        if views and (view is None or n_bytes + view.nbytes > MAX_AT_ONCE_BYTES):
-            runs.take_all(extents, views)
-            extents, views, n_bytes = [], [], 0
+        view, n_bytes = _view(job), job.row.extent.n_bytes
+        if view is None or n_bytes > left_bytes or n_bytes % ALIGN_BYTES:
+            shares.append(_Share([], []))
+            left_bytes = MAX_AT_ONCE_BYTES if view and not n_bytes % ALIGN_BYTES else 0
+        left_bytes -= n_bytes
+        shares[-1].jobs.append(job)
         if view is not None:
-            extents.append(job.row.extent)
-            views.append(view)
-            n_bytes += view.nbytes
-        elif job.rows is not None:
-            _read_rows(runs, tier, job, job.rows)
-        else:
-            runs.skip(job.row.extent)
-    runs.take_all(extents, views)
-    if footer is not None:
-        runs.footer(footer)
+            shares[-1].views.append(view)
+    return shares
+
+
+def _readers(runs: Runs, shares: list[_Share]) -> list[Runs]:
+    """Return a reader for each share, and one for what comes after; all the same where only one can read."""
+    readers = [runs]
+    for share in shares:
+        twin = readers[-1].twin([job.row.extent for job in share.jobs])
+        if twin is None:
+            return [runs] * (len(shares) + 1)
+        readers.append(twin)
+    return readers
+
+
+def _do(work: _Work) -> None:
+    """Do shares as long as there are any; what one thread raises stops the other."""
+    room = np.empty(work.room_bytes, np.uint8)
+    try:
+        while True:
+            with work.turn:
+                try:
+                    runs, share = work.left.popleft()
+                except IndexError:
+                    return
+                run = _read(runs, share, room)
+            if run is not None:
+                _unpack(share.jobs[0], work.tier, run)
+    except BaseException:
+        work.left.clear()
+        raise
+
+
+def _read(runs: Runs, share: _Share, room: Run) -> Run | None:
+    """Read a share; return the run of one whose rows have to be made of it."""
+    extents = [job.row.extent for job in share.jobs]
+    if len(share.views) > 1:
+        runs.take_all(extents, share.views)
+    elif share.views:
+        runs.take(extents[0], share.views[0])
+    elif share.jobs[0].rows is None:
+        runs.skip(extents[0])
+    else:
+        run = room[: extents[0].n_bytes]
+        runs.take(extents[0], run.data)
+        return run
+    return None
 
 
 def _view(job: _Job) -> memoryview | None:
     """Return the bytes of rows that lie in memory as they do in the file, None for all others."""
-    rows, extent = job.rows, job.row.extent
-    if rows is None or job.row.stored not in PLAIN or extent.n_bytes % ALIGN_BYTES:
+    rows = job.rows
+    if rows is None or job.row.stored not in PLAIN or not rows.flags.c_contiguous:
         return None
-    return rows.reshape(-1).view(np.uint8).data if rows.flags.c_contiguous else None
+    return rows.reshape(-1).view(np.uint8).data
 
 
-def _read_rows(runs: Runs, tier: Tier, job: _Job, out: Rows) -> None:
-    """Read one section into its rows, whose strides are free."""
-    row = job.row
-    is_in_order = out.flags.c_contiguous
-    if row.stored in PLAIN and is_in_order:
-        runs.take(row.extent, out.reshape(-1).view(np.uint8).data)
+def _unpack(job: _Job, tier: Tier, run: Run) -> None:
+    """Write the rows of a section, of any strides, from its run."""
+    row, out = job.row, job.rows
+    if out is None:
         return
-    run = np.empty(row.extent.n_bytes, np.uint8)
-    runs.take(row.extent, run.data)
     if row.stored == "packed":
         section = PackedSection(row.layer, row.role, row.type, row.shape, run)
         unpack_section(section, job.part.first, tier, out)

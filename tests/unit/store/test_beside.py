@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import filling
+from edgellm.errors import SnapshotCorrupt
+from edgellm.store import filling, taking
 from edgellm.store.beside import Beside
 from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
@@ -22,8 +23,11 @@ TOKENS = list(range(12))
 
 @pytest.fixture(autouse=True)
 def small_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let two threads read the small files of these tests."""
+    """Let two threads read the small files of these tests, in small pieces."""
     monkeypatch.setattr(filling, "MIN_TWO_THREADS_BYTES", 1)
+    monkeypatch.setattr(filling, "MIN_PACKED_BYTES", 1)
+    monkeypatch.setattr(filling, "MAX_AT_ONCE_BYTES", 200)
+    monkeypatch.setattr(taking, "PIECE_BYTES", 24)
 
 
 def readers() -> list[str]:
@@ -65,6 +69,61 @@ def test_damage_in_either_half_is_a_miss(
     for number in range(1, 8):
         assert any(f"section {number} at " in reason for reason in reasons), reasons
     assert not readers()
+
+
+def test_the_first_error_stops_both(
+    store: SnapshotStore,
+    fingerprint: Fingerprint,
+    snapshot_files: Any,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """After a section that is damaged, at most the one that the other thread is reading is read."""
+    saved = store.save(fingerprint, TOKENS, snapshot_files.state())
+    assert isinstance(saved, Saved)
+    read: list[object] = []
+    damaged = SnapshotCorrupt("section 1 at 64: the checksum is wrong")
+
+    def fail(*share: object) -> None:
+        read.append(share)
+        raise damaged
+
+    monkeypatch.setattr(filling, "_read", fail)
+    found = store.lookup(fingerprint, TOKENS)
+    assert isinstance(found, Miss)
+    assert found.reason == f"corrupt: {damaged.message}"
+    assert len(read) <= 2
+    assert not readers()
+
+
+@pytest.mark.parametrize("how", ["state", "packed"])
+def test_one_thread_is_enough_where_the_other_is_slow(
+    store: SnapshotStore,
+    fingerprint: Fingerprint,
+    snapshot_files: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+):
+    """A thread that gets no processor leaves all shares to the other."""
+    state = snapshot_files.packed(Tier.Q4) if how == "packed" else snapshot_files.state()
+    saved = store.save(fingerprint, TOKENS, state)
+    assert isinstance(saved, Saved)
+    done, do = threading.Event(), filling._do
+    workers: list[str] = []
+
+    def wait_your_turn(work: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            done.wait(5)
+        workers.extend(threading.current_thread().name for _ in work.left)
+        do(work)
+        done.set()
+
+    monkeypatch.setattr(filling, "_do", wait_your_turn)
+    found = store.lookup(fingerprint, TOKENS, Tier.Q4)
+    assert isinstance(found, Hit), found
+    expected = unpack_state(state) if isinstance(state, PackedState) else state
+    assert snapshot_files.same(expected, found.state)
+    assert len(workers) > 1
+    assert set(workers) == {threading.main_thread().name}
 
 
 def test_a_file_that_shrinks_meanwhile_is_a_miss(
