@@ -11,20 +11,21 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Message, Timings, Token, Usage, Warn
-from edgellm.errors import Cancelled, EngineFailed
+from edgellm.errors import Cancelled, EngineFailed, UsageError
 from edgellm.runtime.generate import Decoding
 from edgellm.runtime.live import Live, live_after
 from edgellm.runtime.prefill import BEING_STORED
 from edgellm.runtime.sampling import Sampler
+from edgellm.runtime.session import Step
 from edgellm.runtime.text import TextJoiner
 from edgellm.store.answers import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from edgellm.core import Event, Request, SnapshotUse, Tools
+    from edgellm.core import Request, SnapshotUse, Tools
     from edgellm.engines.base import Engine
-    from edgellm.runtime.generate import Outcome
+    from edgellm.runtime.generate import Outcome, Piece
     from edgellm.runtime.live import Prompt
     from edgellm.runtime.prefill import Prefilled, Prefiller
     from edgellm.runtime.prompting import Prompting
@@ -81,27 +82,35 @@ class Answering:
         self.warnings = warnings
         self.load_ms = 0.0
 
-    def events(self, request: Request, cancelled: Callable[[], bool]) -> Iterator[Event]:
-        """Answer a request.
+    def steps(
+        self, request: Request, cancelled: Callable[[], bool], journal: Sequence[int] = ()
+    ) -> Iterator[Step]:
+        """Answer a request, or go on with an answer whose tokens so far are in the journal.
 
         Raises:
             EdgeLLMError: of the prompt, the context or the engine.
         """
         started = perf_counter()
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
+        if any(not 0 <= token < self._vocab.n_tokens for token in journal):
+            raise UsageError("the journal has tokens that this model does not")
         prompt = self._prompt(request)
         yield from self._told()
         n_ctx = self._room.wanted(len(prompt.tokens))
+        if n_ctx > self._engine.n_ctx:
+            yield Step(None, phase="context")
+        yield Step(None, phase="prefill")
         # Until here a request could be refused without loss.
         live, self.live = self.live, None
         try:
             filled = self._prefiller.run(prompt, self._room.make(n_ctx, live), cancelled)
         except Cancelled:
             self._engine.truncate(0)
-            usage = Usage(prompt_tokens=len(prompt.tokens))
-            yield Done("", "cancelled", usage=usage, seed=sampler.seed)
+            usage = Usage(len(prompt.tokens), 0, len(journal))
+            text = self._shown(journal, request.stop)
+            yield Step(Done(text, "cancelled", usage=usage, seed=sampler.seed))
             return
-        yield from self._decode(request, prompt, filled, sampler, started, cancelled)
+        yield from self._decode(request, prompt, filled, sampler, started, cancelled, journal)
 
     def _prompt(self, request: Request) -> Prompt:
         if self._turns is None:
@@ -143,28 +152,37 @@ class Answering:
         sampler: Sampler,
         started: float,
         cancelled: Callable[[], bool],
-    ) -> Iterator[Event]:
+        journal: Sequence[int],
+    ) -> Iterator[Step]:
         saving = _Saving(filled, self._writer, prompt.n_prefix)
         texts: list[str] = []
         ttft_s = 0.0
+        tail = None
         try:
-            decoding = self._decoding(request, prompt, filled, sampler, saving, cancelled)
+            decoding = self._decoding(request, prompt, filled, sampler, saving, cancelled, journal)
             try:
                 for piece in decoding:
-                    ttft_s = ttft_s or perf_counter() - started
-                    if piece.text:
-                        texts.append(piece.text)
-                        yield Token(len(texts) - 1, piece.text)
+                    if not piece.is_replayed:
+                        ttft_s = ttft_s or perf_counter() - started
+                    step = _step(piece, texts)
+                    if piece.token is None:
+                        tail = step
+                    else:
+                        yield step
             finally:
                 outcome = decoding.outcome
                 self.live = self._live_after(prompt, outcome.tokens, outcome.n_decoded)
         finally:
             saving.end()
+        if self._turns is not None:
+            yield Step(None, phase="snapshot")
         self._keep_answer()
         use = saving.use()
         self._record(use, prompt, filled)
+        if tail is not None:  # no token in a journal stands for it, so nothing may come between
+            yield tail
         yield from self._told()
-        yield Done(
+        done = Done(
             text="".join(texts),
             finish_reason=outcome.finish_reason,
             usage=Usage(len(prompt.tokens), filled.reused_tokens, len(outcome.tokens)),
@@ -172,6 +190,7 @@ class Answering:
             snapshot=use,
             seed=sampler.seed,
         )
+        yield Step(done, phase="snapshot")
 
     def _decoding(
         self,
@@ -181,6 +200,7 @@ class Answering:
         sampler: Sampler,
         saving: _Saving,
         cancelled: Callable[[], bool],
+        journal: Sequence[int],
     ) -> Decoding:
         if filled.logits is None:
             raise EngineFailed("nothing of the prompt was decoded")
@@ -194,7 +214,13 @@ class Answering:
             n_ctx=self._room.n_ctx,
             on_first=saving.begin,
             cancelled=cancelled,
+            journal=journal,
         )
+
+    def _shown(self, journal: Sequence[int], stop: Sequence[str]) -> str:
+        """Return the text that was shown when these tokens had been chosen."""
+        joiner = TextJoiner(stop)
+        return "".join([joiner.feed(self._vocab.piece(token)) for token in journal])
 
     def _timings(self, filled: Prefilled, ttft_s: float, outcome: Outcome) -> Timings:
         per_s = outcome.n_decoded / outcome.decode_s if outcome.decode_s else 0.0
@@ -226,7 +252,7 @@ class Answering:
         elif unsaved is not None and self._writer is not None:
             self._writer.submit([unsaved], may_wait=True)
 
-    def _told(self) -> Iterator[Warn]:
+    def _told(self) -> Iterator[Step]:
         """Give what there is to warn of, also that a snapshot could not be written, once."""
         if self._writer is not None and self._writer.failure and not self._said_lost:
             self._said_lost = True
@@ -234,12 +260,22 @@ class Answering:
         notes = self._storing.notes if self._storing else []
         for said in (self._prompting.notes, notes, self.warnings):
             while said:
-                yield Warn(said.pop(0))
+                yield Step(Warn(said.pop(0)), phase="prefill")
 
     def _live_after(self, prompt: Prompt, answer: tuple[int, ...], n_decoded: int) -> Live | None:
         """Describe the memory, or None when the engine does not hold what was decoded."""
         live = live_after(prompt, answer, n_decoded, self._vocab.piece)
         return live if self._engine.position == len(live.tokens) else None
+
+
+def _step(piece: Piece, texts: list[str]) -> Step:
+    """Return a piece as a step, with an event where it has text that nobody saw yet."""
+    if piece.text:
+        texts.append(piece.text)
+    ids = () if piece.token is None or piece.is_replayed else (piece.token,)
+    if not piece.text or piece.is_replayed:
+        return Step(None, ids)
+    return Step(Token(len(texts) - 1, piece.text), ids)
 
 
 class _Saving:

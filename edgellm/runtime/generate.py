@@ -2,6 +2,10 @@
 
 A token is handed out before it is decoded, so the last one of an answer is never in the engine's
 memory, and neither is an end token: `Outcome.n_decoded` says how many are.
+
+An answer that broke off is gone on with by its journal, the tokens that were chosen: they are decoded
+again in the calls that made them, one each, and the sampler draws for each as it did, so that what
+follows is what would have followed.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING
 from edgellm.errors import Cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -31,10 +35,12 @@ class Piece:
     Attributes:
         token: the token sampled, or None for text that was held back until the end.
         text: what became safe to show; may be "".
+        is_replayed: whether the token stood in the journal, so that its text was shown before.
     """
 
     token: int | None
     text: str
+    is_replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,11 @@ class Decoding:
             the iteration ends, however it ends.
         cancelled: asked before each token; True ends the answer, as does an engine that was told to
             stop.
+        journal: the tokens that the answer begins with, whatever the sampler would choose.
+
+    Attributes:
+        n_otherwise: how many tokens of the journal the sampler would not have chosen here, which
+            are none where the engine computes as the one did that made it.
     """
 
     def __init__(
@@ -84,6 +95,7 @@ class Decoding:
         n_ctx: int,
         on_first: Callable[[], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
+        journal: Sequence[int] = (),
     ) -> None:
         self._engine = engine
         self._logits = logits
@@ -93,6 +105,8 @@ class Decoding:
         self._n_ctx = n_ctx
         self._on_first = on_first
         self._cancelled = cancelled
+        self._journal = journal
+        self.n_otherwise = 0
         self._vocab = engine.vocab()
         self._tokens: list[int] = []
         self._n_decoded = 0
@@ -125,7 +139,7 @@ class Decoding:
                 piece = self._choose()
                 if piece is not None:
                     yield piece
-                    if piece.text:
+                    if piece.text and not piece.is_replayed:
                         self._after_first()
                 self._advance()
             tail = self._joiner.flush()
@@ -140,7 +154,11 @@ class Decoding:
             self._finish = "cancelled"
             return None
         started_s = perf_counter()
+        is_replayed = len(self._tokens) < len(self._journal)
         token = self._sampler.pick(self._logits)
+        if is_replayed:
+            picked, token = token, self._journal[len(self._tokens)]
+            self.n_otherwise += picked != token
         if token in self._vocab.end_ids:
             self._finish = "stop"
             return None
@@ -152,7 +170,7 @@ class Decoding:
             self._finish = "stop"
         elif len(self._tokens) == self._max_tokens or self._engine.position >= self._n_ctx:
             self._finish = "length"
-        return Piece(token, text)
+        return Piece(token, text, is_replayed)
 
     def _advance(self) -> None:
         """Decode the last token, unless the answer has ended."""

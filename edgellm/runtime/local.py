@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from edgellm.runtime.answering import Answering
 from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller
 from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.room import Room
-from edgellm.runtime.session import SessionFacts, SessionOptions
+from edgellm.runtime.session import SessionFacts, SessionOptions, Step
 from edgellm.runtime.storing import make_storing, open_store
 from edgellm.runtime.turns import Turns
 
@@ -175,13 +175,24 @@ class LocalSession:
 
     def stream(self, request: Request) -> Iterator[Event]:
         """Answer a request piece by piece; `cancel` counts from this call on."""
-        return _with_failure(self._steps(self._answer(request, self._n_cancels)))
+        return _with_failure(self.steps(request))
+
+    def steps(
+        self, request: Request, journal: Sequence[int] = ()
+    ) -> Generator[Step, None, None]:
+        """Answer step by step; errors are raised, and `cancel` counts from this call on.
+
+        Args:
+            request: with a seed, where the steps are to be taken again.
+            journal: tokens chosen before, in another process: the answer goes on behind them.
+        """
+        return self._steps(self._answer(request, self._n_cancels, journal))
 
     def generate(self, request: Request) -> Done:
         """Answer a request whole."""
-        for event in self._steps(self._answer(request, self._n_cancels)):
-            if isinstance(event, Done):
-                return event
+        for step in self.steps(request):
+            if isinstance(step.event, Done):
+                return step.event
         raise EngineFailed("the answer ended without a result")
 
     def warm(self, messages: Sequence[Message], tools: Tools = ()) -> SnapshotUse:
@@ -193,23 +204,25 @@ class LocalSession:
             with self._one_at_a_time(n_cancels):
                 return self._answers.warm(messages, tools, lambda: self._n_cancels != n_cancels)
 
-    def _steps(self, answer: Generator[Event, None, None]) -> Iterator[Event]:
-        """Make an answer event by event, so that `close` in another thread finds the engine idle."""
-        event: Event | None = None
+    def _steps(self, answer: Generator[Step, None, None]) -> Generator[Step, None, None]:
+        """Make an answer step by step, so that `close` in another thread finds the engine idle."""
+        step = Step(None)
         try:
-            while not isinstance(event, Done):
+            while not isinstance(step.event, Done):
                 with self._working:
                     if self._closed:
                         raise EngineFailed("the session is closed")
-                    event = next(answer)
-                yield event
+                    step = next(answer)
+                yield step
         finally:
             with self._working:
                 answer.close()
 
-    def _answer(self, request: Request, n_cancels: int) -> Generator[Event, None, None]:
+    def _answer(
+        self, request: Request, n_cancels: int, journal: Sequence[int]
+    ) -> Generator[Step, None, None]:
         with self._one_at_a_time(n_cancels):
-            yield from self._answers.events(request, lambda: self._n_cancels != n_cancels)
+            yield from self._answers.steps(request, lambda: self._n_cancels != n_cancels, journal)
 
     @contextmanager
     def _one_at_a_time(self, n_cancels: int) -> Iterator[None]:
@@ -258,9 +271,12 @@ class LocalSession:
         self.close()
 
 
-def _with_failure(events: Iterator[Event]) -> Iterator[Event]:
-    """Let an error be the last event of a stream."""
+def _with_failure(steps: Generator[Step, None, None]) -> Iterator[Event]:
+    """Give the events among some steps, and let an error be the last one."""
     try:
-        yield from events
+        with closing(steps):
+            for step in steps:
+                if step.event is not None:
+                    yield step.event
     except EdgeLLMError as err:
         yield Failure(err.code, str(err), err.exit_code)

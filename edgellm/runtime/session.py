@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         SnapshotUse,
         Tools,
     )
-    from edgellm.routing import Budget, Endpoint, OnFailure, ShareOptions
+    from edgellm.routing import Budget, Endpoint, OnFailure, Phase, ShareOptions
     from edgellm.store.key_sources import KeySource
 
 Isolation = Literal["worker", "none"]
@@ -119,6 +119,22 @@ class SessionFacts(Wire):
     kernels: str
     load_ms: float
     shared: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A piece of an answer as whoever keeps a journal of it needs it.
+
+    Attributes:
+        event: what is to be shown, or None for a sign of life.
+        ids: tokens that were chosen, and whose text, where they complete any, is the event's. All
+            of them in order are the journal, from which the answer can be gone on with.
+        phase: what comes next.
+    """
+
+    event: Event | None
+    ids: tuple[int, ...] = ()
+    phase: Phase = "decode"
 
 
 class Session(Protocol):
