@@ -1,0 +1,100 @@
+"""The joint of an answer that was begun elsewhere: nothing twice, and no second beginning.
+
+A server may send the beginning again before it goes on: that is cut. One that does not know how to go on
+starts anew, with much the same words: that is refused, for the two halves would not fit.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MIN_TOLD_CHARS: Final = 12
+"""Fewer characters in common with the beginning say nothing."""
+
+_WORD: Final = re.compile(r"\w+")
+
+
+class Restarted(Exception):
+    """What came is not the rest of the answer; `args[0]` says what it is."""
+
+
+class Joint:
+    """Takes the text of a continuation and returns what fits behind the beginning.
+
+    Args:
+        begun: what was shown; "" lets everything through.
+    """
+
+    def __init__(self, begun: str) -> None:
+        self._sent = begun.rstrip()
+        self._blank = begun[len(self._sent) :]
+        self._held: str | None = "" if self._sent else None
+        self._is_start = bool(self._blank)
+
+    def feed(self, text: str) -> str:
+        """Return what may be shown of a piece, and of what was held back before it.
+
+        Raises:
+            Restarted: the answer began anew.
+        """
+        if self._held is None:
+            return self._unblanked(text)
+        held = self._held + text
+        if len(held) < len(self._sent) and self._sent.startswith(held):
+            self._held = held
+            return ""
+        self._held = None
+        if held.startswith(self._sent):
+            return self._echoed(held)
+        self._check(held)
+        return self._unblanked(held)
+
+    def flush(self) -> str:
+        """Return what was held back when the answer ended.
+
+        Raises:
+            Restarted: it ended within the words it began with.
+        """
+        if not self._held:
+            return ""
+        held, self._held = self._held, None
+        self._check(held)
+        return self._unblanked(held)
+
+    def _echoed(self, held: str) -> str:
+        if len(self._sent) < MIN_TOLD_CHARS:
+            raise Restarted(
+                f"it repeats all {len(self._sent)} characters, or goes on with the same"
+            )
+        return self._unblanked(held[len(self._sent) :])
+
+    def _check(self, held: str) -> None:
+        n_same = _n_common(held, self._sent)
+        if n_same >= MIN_TOLD_CHARS and " " in held[:n_same].strip():
+            raise Restarted(f"it begins with the same {n_same} characters")
+        if self._blank or not self._sent[-1].isalnum():
+            return
+        # Glued to the last letter without a space, and the very word that the answer began with.
+        first, begun = _first_word(held), _first_word(self._sent)
+        if len(first) > 1 and first == begun and len(self._sent) > len(begun):
+            raise Restarted(f"it begins with {first!r} in the middle of a word")
+
+    def _unblanked(self, text: str) -> str:
+        """Cut the white space that was shown already off the start of the continuation."""
+        if not self._is_start or not text:
+            return text
+        n_same = _n_common(text, self._blank)
+        self._is_start = n_same == len(text) < len(self._blank)
+        self._blank = self._blank[n_same:]
+        return text[n_same:]
+
+
+def _first_word(text: str) -> str:
+    found = _WORD.match(text)
+    return found.group() if found else ""
+
+
+def _n_common(one: str, other: str) -> int:
+    n_most = min(len(one), len(other))
+    return next((n for n in range(n_most) if one[n] != other[n]), n_most)
