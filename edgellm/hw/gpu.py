@@ -116,7 +116,7 @@ def jetson_gpus(root: Path = _ROOT) -> tuple[GpuFacts, ...]:
     held = f", and holds {int(used.group(1)) >> 10} MiB of it (NvMapMemUsed)" if used else ""
     return (
         GpuFacts(
-            name=_read(root / _MODEL).rstrip("\0").strip() or chip,
+            name=device_tree(root) or chip,
             kind="cuda",
             total_bytes=None,
             free_bytes=None,
@@ -149,6 +149,11 @@ def apple_gpus(text: str, machine: str) -> tuple[GpuFacts, ...]:
             note="iogpu.wired_limit_mb is set" if limit else "by Metal's usual share of the memory",
         ),
     )
+
+
+def device_tree(root: Path = _ROOT) -> str:
+    """Return what a board calls itself, "" on machines without a device tree."""
+    return _read(root / _MODEL).rstrip("\0").strip()
 
 
 def _mib(text: str) -> int | None:

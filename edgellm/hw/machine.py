@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
 
+from edgellm.hw.bandwidth import cpu_name, remembered
+from edgellm.hw.builds import engine_folder, gpu_kinds
 from edgellm.hw.cpu import cpu_share
-from edgellm.hw.gpu import gpus
-from edgellm.hw.memory import available_bytes
+from edgellm.hw.flags import cpu_flags
+from edgellm.hw.gpu import device_tree, gpus
+from edgellm.hw.memory import host_total_bytes, memory_facts
 
 if TYPE_CHECKING:
     from edgellm.hw.cpu import CpuShare
     from edgellm.hw.gpu import GpuFacts
+    from edgellm.hw.profiles import Profile
 
 LimitedBy = Literal["host", "cgroup", "rlimit", "profile"]
+
+_ROOT: Final = Path("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +52,42 @@ class MachineFacts:
     idle_gpus: tuple[GpuFacts, ...] = ()
 
 
-def machine() -> MachineFacts:
-    """Return the facts of this machine, as of now."""
-    import psutil
+def machine(root: Path = _ROOT, *, with_profile: bool = False) -> MachineFacts:
+    """Return the facts of this machine, as of now.
 
+    Bandwidth is what was measured here, else what the profile of such a machine says, else unknown.
+
+    Args:
+        root: where `proc` is.
+        with_profile: look for one, which reads them all and no fit needs.
+    """
+
+    memory = memory_facts()
+    there = gpus(root)
+    kinds = gpu_kinds(engine_folder())
+    usable = tuple(gpu for gpu in there if gpu.kind in kinds)
+    profile = _profile(root, there) if with_profile else None
+    prior = None if profile is None else profile.bandwidth_gb_s
     return MachineFacts(
-        available_bytes=available_bytes(),
-        total_bytes=int(psutil.virtual_memory().total),
-        limited_by="host",
+        available_bytes=memory.available_bytes,
+        total_bytes=memory.total_bytes,
+        limited_by=memory.limited_by,
         share=cpu_share(),
-        gpus=gpus(),
+        gpus=usable,
+        unified=any(gpu.unified for gpu in usable),
+        flags=cpu_flags(root / "proc/cpuinfo"),
+        bandwidth_gb_s=remembered() or prior,
+        profile=None if profile is None else profile.id,
+        idle_gpus=tuple(gpu for gpu in there if gpu.kind not in kinds),
     )
+
+
+def _profile(root: Path, there: tuple[GpuFacts, ...]) -> Profile | None:
+    from edgellm.hw.profiles import recognised  # it makes these facts as well
+
+    told = {
+        "device_tree": device_tree(root),
+        "cpu": cpu_name(root / "proc/cpuinfo"),
+        "gpu": there[0].name if there else "",
+    }
+    return recognised(told, host_total_bytes())

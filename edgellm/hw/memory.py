@@ -64,6 +64,13 @@ def memory_facts(cgroup: Path = _CGROUP, own: Path = _OWN_GROUP) -> MemoryFacts:
     return min(found, key=lambda facts: facts.available_bytes)
 
 
+def host_total_bytes() -> int:
+    """Return the memory of the machine, whatever of it this process may use."""
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
 def _host() -> MemoryFacts:
     import psutil
 
