@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LIMIT_S: Final = 2.0
-_MOST_BYTES: Final = 512 << 20  # of all buffers: beyond the caches of all but the largest servers
+_MOST_BYTES: Final = 256 << 20  # of all buffers: beyond the caches of all but the largest servers
 _LEAST_BYTES: Final = 16 << 20
 _SHARE: Final = 8  # of what is available
 _FILE: Final = "bandwidth.json"

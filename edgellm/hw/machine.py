@@ -61,7 +61,6 @@ def machine(root: Path = _ROOT, *, with_profile: bool = False) -> MachineFacts:
         root: where `proc` is.
         with_profile: look for one, which reads them all and no fit needs.
     """
-
     memory = memory_facts()
     there = gpus(root)
     kinds = gpu_kinds(engine_folder())

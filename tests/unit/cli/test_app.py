@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     (): [
-        *["run", "chat", "convert", "info", "lint-prompt", "stats", "snapshots", "completion"],
-        "--version",
+        *["run", "chat", "convert", "info", "plan", "devices", "lint-prompt", "stats"],
+        *["snapshots", "completion", "--version"],
     ],
     ("run",): [
         *[
@@ -37,6 +37,8 @@ COMMANDS = {
     ("chat",): ["--system", "--stats", "--mode", "--json", "--snapshot"],
     ("convert",): ["--output", "--type", "--bits", "--threads", "--force", "--dry-run", "--json"],
     ("info",): ["--json"],
+    ("plan",): ["--device", "--ctx", "--kv-type", "--batch", "--gpu-layers", "--json"],
+    ("devices",): ["--json"],
     ("lint-prompt",): ["--system", "--system-file", "--prefix-file", "--chat-template", "--json"],
     ("stats",): ["--json"],
     ("snapshots",): [
