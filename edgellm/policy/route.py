@@ -47,8 +47,7 @@ Obligation = Literal["announce", "reserve", "warm_up"]
 """What is owed before the decision is carried out: a `Switch` event before the next text, budget put
 aside before a byte is sent, a decode without the user's data before the prompt."""
 
-BECAUSE: Final[Mapping[Trigger | None, str]] = {
-    None: "the first choice",
+BECAUSE: Final[Mapping[Trigger, str]] = {
     Trigger.NO_FIT: "the model does not fit as planned",
     Trigger.LOAD_OOM: "memory ran out while the model was loaded",
     Trigger.WORKER_DIED: "memory ran out, and the worker died",
@@ -135,11 +134,15 @@ def decide(facts: RouteFacts) -> Decision:
     no_local = barred(LOCAL_BARS, facts)
     no_cloud = barred(CLOUD_BARS, facts)
     cloud_first = facts.mode is Mode.PREFER_CLOUD and facts.trigger is None
-    why = BECAUSE[facts.trigger]
     reasons = (
         *(f"this machine: {bar.phrase}" for bar in no_local),
         *(f"the endpoint: {bar.phrase}" for bar in no_cloud),
     )
+    if facts.trigger is not None:
+        why = BECAUSE[facts.trigger]
+    else:
+        barred_first = no_cloud if cloud_first else no_local
+        why = barred_first[0].phrase if barred_first else "the first choice"
     if not no_cloud and (cloud_first or no_local):
         return Decision("cloud", _action(facts, "cloud"), why, reasons, "", _owed(facts, "cloud"))
     if not no_local:

@@ -1,0 +1,149 @@
+"""The folder of the records: private files, one lock for each book, no silent repair.
+
+The folder is for its owner alone and is no link; a file that is a link, too long or unreadable is
+damage, and what cannot be understood is never taken for empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from edgellm.errors import EdgeLLMError, RecordsDamaged
+from edgellm.fileio import (
+    PRIVATE_DIR_MODE,
+    PRIVATE_FILE_MODE,
+    lock_file,
+    open_regular,
+    private_dir,
+    write_atomic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FOLDER_NAME: Final = "records"
+LOCK_WAIT_S: Final = 10.0
+_MAX_BYTES: Final = 4 << 20
+_FIRST_WAIT_S: Final = 0.001
+_LONGEST_WAIT_S: Final = 0.02
+_OTHERS: Final = 0o077
+
+
+class Records:
+    """The folder of the records below `EDGELLM_HOME`; it is made when something is written.
+
+    Args:
+        home: `paths.home_dir()`.
+        wait_s: how long another process may hold a book.
+    """
+
+    def __init__(self, home: Path, *, wait_s: float = LOCK_WAIT_S) -> None:
+        self.path = home / FOLDER_NAME
+        self._wait_s = wait_s
+
+    def make(self) -> None:
+        """Make the folder, or close it to others where they could look in.
+
+        Raises:
+            RecordsDamaged: its name leads elsewhere.
+        """
+        if self.path.is_symlink():
+            raise RecordsDamaged("the folder of records is a link", path=self.path)
+        private_dir(self.path)
+        if os.name == "posix" and self.path.stat().st_mode & _OTHERS:
+            self.path.chmod(PRIVATE_DIR_MODE)
+
+    @contextlib.contextmanager
+    def locked(self, book: str) -> Iterator[None]:
+        """Hold a book for this thread alone, among all threads and processes.
+
+        Raises:
+            EdgeLLMError: somebody else holds it for too long.
+        """
+        self.make()
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        fd = os.open(self.path / f"{book}.lock", flags, PRIVATE_FILE_MODE)
+        try:
+            end_s, pause_s = time.monotonic() + self._wait_s, _FIRST_WAIT_S
+            while not _lock(fd):
+                if time.monotonic() > end_s:
+                    raise EdgeLLMError(
+                        f"another process has held the {book} for {self._wait_s:g} s",
+                        path=self.path,
+                        hint="look for a suspended edgellm process",
+                    )
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
+            yield
+        finally:
+            os.close(fd)  # which gives the lock back
+
+    def read(self, name: str) -> bytes | None:
+        """Return a small file's content, None where there is none.
+
+        Raises:
+            RecordsDamaged: it is no regular file, is too long, or cannot be read.
+        """
+        path = self.path / name
+        try:
+            with open_regular(path) as (file, status):
+                if status.st_size > _MAX_BYTES:
+                    raise RecordsDamaged(f"has {status.st_size} bytes", path=path)
+                return file.read(_MAX_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as err:
+            raise RecordsDamaged(f"cannot be read: {err}", path=path) from err
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Return the object in a file, None where there is none.
+
+        Raises:
+            RecordsDamaged: it is no JSON object.
+        """
+        content = self.read(name)
+        if content is None:
+            return None
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as err:
+            raise RecordsDamaged(f"is no JSON: {err}", path=self.path / name) from err
+        if not isinstance(value, dict):
+            raise RecordsDamaged("is no JSON object", path=self.path / name)
+        return value
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file whole.
+
+        Raises:
+            DoesNotFit: the disk is full.
+        """
+        self.make()
+        write_atomic(self.path / name, content)
+
+    def write_json(self, name: str, value: object) -> None:
+        """Replace a file with an object, in a form that people can read.
+
+        Raises:
+            DoesNotFit: the disk is full.
+        """
+        self.write(name, json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _lock(fd: int) -> bool:
+    """Lock an open file if nobody has it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    return lock_file(fd, wait=False)
