@@ -175,7 +175,7 @@ class ShareOptions:
 
 
 def origin_of(url: str) -> str:
-    """Return where a URL leads: scheme, host and port, in one spelling, the port always said.
+    """Return where a URL leads: scheme, host and port, in one spelling, without the scheme's own port.
 
     Raises:
         UsageError: it is no `http://` or `https://` address, holds a name or a password, or could
@@ -191,10 +191,10 @@ def origin_of(url: str) -> str:
         raise UsageError("the endpoint's URL has no scheme http or https", hint=hint)
     if "@" in parts.netloc:  # never shown: it may be a password
         raise UsageError("the endpoint's URL holds a name or password", hint=hint)
-    if any(char <= " " or char in "\\\x7f" for char in url) or not _is_host(host):
+    if any(char <= " " or char in "\\\x7f" for char in url) or not _is_host(host) or port == 0:
         raise UsageError("the endpoint's URL names no host, or one that is unclear", hint=hint)
-    shown = f"[{ipaddress.ip_address(host)}]" if ":" in host else host
-    return f"{scheme}://{shown}:{_PORTS[scheme] if port is None else port}"
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}" + ("" if port in (None, _PORTS[scheme]) else f":{port}")
 
 
 def _is_host(host: str) -> bool:
