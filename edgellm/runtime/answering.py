@@ -217,7 +217,7 @@ class Answering:
             journal=journal,
         )
 
-    def _shown(self, journal: Sequence[int], stop: Sequence[str]) -> str:
+    def _shown(self, journal: Sequence[int], stop: tuple[str, ...]) -> str:
         """Return the text that was shown when these tokens had been chosen."""
         joiner = TextJoiner(stop)
         return "".join([joiner.feed(self._vocab.piece(token)) for token in journal])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from edgellm.errors import EngineUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 INSTALL_COMMAND = "pip install 'llama-cpp-python>=0.3.36,<0.4'"
@@ -48,9 +49,14 @@ _MODEL_DEFAULTS = {"n_gpu_layers": -1, "vocab_only": False, "check_tensors": Fal
 
 
 class LogRing:
-    """The last lines llama.cpp logged, from all threads."""
+    """The last lines llama.cpp logged, from all threads.
 
-    def __init__(self) -> None:
+    Args:
+        told: called with each error line as it comes, by whichever thread met the error.
+    """
+
+    def __init__(self, told: Callable[[str], None] | None = None) -> None:
+        self._told = told
         self._lines: deque[tuple[int, str]] = deque(maxlen=_RING_LINES)
         self._partial = ""
         self._level = 0
@@ -62,7 +68,11 @@ class LogRing:
             if level != _CONT_LEVEL:
                 self._level = level
             *whole, self._partial = (self._partial + text).split("\n")
-            self._lines.extend((self._level, line) for line in whole if line.strip())
+            new = [(self._level, line) for line in whole if line.strip()]
+            self._lines.extend(new)
+        for one, line in new:
+            if one == _ERROR_LEVEL and self._told is not None:
+                self._told(line)
 
     def mark(self) -> None:
         """Forget what was said: what follows belongs to the next call."""
@@ -115,6 +125,22 @@ class Library:
     pid: int
 
 
+def tell_errors(to: Callable[[str], None]) -> None:
+    """Hand the library's error lines on as they come; called before `load`.
+
+    A process that may be killed says what went wrong while it still can.
+    """
+    global _errors_to  # noqa: PLW0603  # the log is the process's, see above
+    _errors_to = to
+
+
+def _nobody(line: str) -> None:
+    """Tell nobody."""
+
+
+_errors_to: Callable[[str], None] = _nobody
+
+
 @functools.cache
 def load() -> Library:
     """Load and initialise llama.cpp, once per process.
@@ -134,7 +160,7 @@ def load() -> Library:
             f"the llama.cpp engine cannot be loaded: {err}",
             hint=f"install it again: {INSTALL_COMMAND} --force-reinstall --no-cache-dir",
         ) from err
-    ring = LogRing()
+    ring = LogRing(_errors_to)
 
     def hear(level: int, text: bytes, _: object) -> None:
         ring.feed(level, text.decode("utf-8", "replace"))

@@ -1,0 +1,97 @@
+"""Starting workers, all from one thread that lives as long as the program.
+
+Linux ends a child that asked for it when the *thread* that started it ends, so a worker started from
+a thread of the user's would die with that thread's work done.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from edgellm.errors import EngineUnavailable
+from edgellm.runtime.worker.environment import worker_environment
+from edgellm.runtime.worker.interpreter import package_root, worker_command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Process = subprocess.Popen[bytes]
+
+
+class Spawner:
+    """A daemon thread that starts processes for whoever asks."""
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[Future[Process]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def spawn(self) -> Process:
+        """Start a worker with pipes at its stdin, stdout and stderr.
+
+        Raises:
+            EngineUnavailable: there is no interpreter, or the system starts no process.
+        """
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="edgellm-spawner", daemon=True
+                )
+                self._thread.start()
+        future: Future[Process] = Future()
+        self._asked.put(future)
+        return future.result()
+
+    def _run(self) -> None:
+        while True:
+            future = self._asked.get()
+            try:
+                future.set_result(_start())
+            except (OSError, EngineUnavailable) as err:
+                future.set_exception(_explained(err))
+
+
+def _start() -> Process:
+    root = package_root()
+    return subprocess.Popen(
+        worker_command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=_folder(root),
+        env=worker_environment(),
+        # A signal to the program's group, as a terminal sends them, is the program's to hear.
+        start_new_session=True,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # on Windows
+    )
+
+
+def _folder(root: Path) -> Path | None:
+    """Return the folder to start in; `-m` looks there, and a package in an archive is in none."""
+    return root if root.is_dir() else None
+
+
+def _explained(err: OSError | EngineUnavailable) -> EngineUnavailable:
+    if isinstance(err, EngineUnavailable):
+        return err
+    return EngineUnavailable(
+        f"the process that holds the model cannot be started: {err.strerror or err}",
+        hint='end other programs, or open the model with isolation="none"',
+    )
+
+
+SPAWNER = Spawner()
+
+
+def _renew() -> None:
+    """Begin anew in a forked child: the thread stayed with the parent."""
+    SPAWNER.__init__()  # type: ignore[misc]  # in place: others hold the name
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
