@@ -60,6 +60,7 @@ class WarmStart:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         memory_bytes: int = resource.RLIM_INFINITY,
+        umask: int = -1,
     ) -> subprocess.CompletedProcess[bytes]:
         """Run `edgellm WORDS` to its end; past `timeout` seconds it is killed, and that raises."""
         request = {
@@ -67,6 +68,7 @@ class WarmStart:
             "cwd": str(cwd),
             "env": dict(os.environ if env is None else env),
             "memory_bytes": memory_bytes,
+            "umask": umask,
         }
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out:
             given.write(stdin)
@@ -134,8 +136,11 @@ def _become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = ["edgellm", *request["words"]]
+    if request["umask"] >= 0:
+        os.umask(request["umask"])
     limit = request["memory_bytes"]
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    if limit != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,9 @@ RULES = " ".join(f"Rule {i}: the tool for job {i * 37 % 101} is on shelf {i}." f
 SYSTEM = f"You answer for a workshop. {RULES}"
 QUESTION = "Which shelf holds the tool of rule 7?"
 
+TIME_LIMIT_S = 60
 Adapters = tuple[tuple[str, float], ...]
+Ask = Callable[..., dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,23 @@ def test_off_cold_and_warm_are_equal(recorder, adapter, request, tmp_path, name)
     assert off.text == cold.text == warm.text
 
 
-@pytest.mark.model
-def test_the_model_and_its_adapters_share_no_snapshot(recorder, adapter, smollm2_gguf, tmp_path):
+@pytest.mark.parametrize(
+    "name", ["tiny-llama", pytest.param("smollm2", marks=[pytest.mark.full, pytest.mark.model])]
+)
+def test_the_model_and_its_adapters_share_no_snapshot(recorder, adapter, request, tmp_path, name):
     """Content and scale decide; each finds its own again."""
-    first, second = adapter(smollm2_gguf), adapter(smollm2_gguf, 1, kind="f16", rank=2)
+    model = (
+        request.getfixturevalue("smollm2_gguf")
+        if name == "smollm2"
+        else request.getfixturevalue("tiny_models") / f"{name}.gguf"
+    )
+    first, second = adapter(model), adapter(model, 1, kind="f16", rank=2)
     store = SnapshotStore(tmp_path / "snapshots")
     chosen: list[Adapters] = [(), ((first, 0.5),), ((first, 1.0), (second, 1.0))]
-    cold = [run_once(recorder, smollm2_gguf, store, adapters) for adapters in chosen]
+    cold = [run_once(recorder, model, store, adapters) for adapters in chosen]
     assert [run.reused for run in cold] == [0] * len(chosen)
     assert len({run.answer[0] for run in cold}) == len(chosen)
-    warm = [run_once(recorder, smollm2_gguf, store, adapters) for adapters in chosen]
+    warm = [run_once(recorder, model, store, adapters) for adapters in chosen]
     assert all(run.reused > 128 for run in warm)
     assert [run.answer for run in warm] == [run.answer for run in cold]
 
@@ -152,20 +160,22 @@ def logits(path: Path, prompt: list[int], adapters: Adapters = ()) -> np.ndarray
     return rows
 
 
-def ask(model: Path, *arguments: str) -> dict[str, Any]:
-    """Run the command as a user does; return its last JSON line."""
-    command = [sys.executable, "-m", "edgellm", "run", str(model), QUESTION, "--json", "-n", "4"]
-    done = subprocess.run(
-        [*command, "--temperature", "0", "--system", SYSTEM, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return last
+@pytest.fixture
+def ask(warm_start: Any, tmp_path: Path) -> Ask:
+    """Give a function that runs the command as a user does, and returns its last JSON line."""
+
+    def run(model: Path, *arguments: str) -> dict[str, Any]:
+        words = ["run", model, QUESTION, "--json", "-n", "4", "--temperature", "0"]
+        done = warm_start.run(
+            [*words, "--system", SYSTEM, *arguments], cwd=tmp_path, timeout=TIME_LIMIT_S
+        )
+        last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return last
+
+    return run
 
 
-def test_the_command_takes_adapters_with_scales(adapter, tiny_models):
+def test_the_command_takes_adapters_with_scales(ask, adapter, tiny_models):
     """`--lora FILE:SCALE`: another answer, of its own snapshot; an unknown file is exit 3."""
     model = tiny_models / "tiny-llama.gguf"
     path = adapter(model)

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    Edgellm = Callable[..., tuple[str, str, list[str]]]
 
 SYSTEM = "Always answer in rhyme, and mention the sea at least once. " * 12
 TIME_LIMIT_S = 120
@@ -83,13 +85,24 @@ def run(command: Sequence[object], **environ: str) -> subprocess.CompletedProces
     )
 
 
-def edgellm(*words: str, before: Sequence[str] = (), **environ: str) -> tuple[str, str, list[str]]:
-    """Run `edgellm`, behind another program if one is given."""
-    return outcome(run([*before, sys.executable, "-m", "edgellm", *words], **environ))
+@pytest.fixture(scope="module")
+def edgellm(warm_start: Any) -> Edgellm:
+    """Give a function that runs `edgellm` in a process of its own, behind another if one is given."""
+
+    def start(
+        *words: str, before: Sequence[str] = (), **environ: str
+    ) -> tuple[str, str, list[str]]:
+        if before:
+            return outcome(run([*before, sys.executable, "-m", "edgellm", *words], **environ))
+        done = warm_start.run(words, cwd=Path.cwd(), timeout=TIME_LIMIT_S, env=os.environ | environ)
+        streams = done.stdout.decode(), done.stderr.decode()
+        return outcome(subprocess.CompletedProcess(words, done.returncode, *streams))
+
+    return start
 
 
 @pytest.fixture(scope="module")
-def cold(model: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def cold(model: Path, edgellm: Edgellm, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the answer without snapshots."""
     home = str(tmp_path_factory.mktemp("cold"))
     return edgellm(*arguments(model), "--snapshot", "off", EDGELLM_HOME=home)[0]
@@ -131,7 +144,9 @@ def test_a_file_that_is_being_written_is_not_read(
             assert last["text"] == cold
 
 
-def test_a_write_that_fails_leaves_nothing(model: Path, cold: str, edgellm_home: Path):
+def test_a_write_that_fails_leaves_nothing(
+    model: Path, cold: str, edgellm_home: Path, edgellm: Edgellm
+):
     """F-PC-07: under a limit on file sizes the answer is right twice, and one warning says why."""
     limited = ["bash", "-c", 'ulimit -f 100; exec "$0" "$@"']
     for _ in range(2):
@@ -153,7 +168,9 @@ def test_locks_that_do_not_work_cost_no_answer(
     assert list(edgellm_home.rglob("*.tmp")) == []
 
 
-def test_a_killed_owner_does_not_block(model: Path, cold: str, edgellm_home: Path):
+def test_a_killed_owner_does_not_block(
+    model: Path, cold: str, edgellm_home: Path, edgellm: Edgellm
+):
     """F-ST-04: the lock of a process that died in its prefill is free for the next one."""
     holder = (
         "import sys, time\nfrom pathlib import Path\nfrom edgellm.store.flight import Locks\n"
@@ -222,7 +239,9 @@ def test_a_user_without_a_home_gets_answers(open_folder: Path, cold: str):
     assert len(list(home.rglob("*.ekv"))) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_read(model: Path, cold: str, edgellm_home: Path):
+def test_a_folder_that_cannot_be_written_is_read(
+    model: Path, cold: str, edgellm_home: Path, edgellm: Edgellm
+):
     """F-ST-03: mode 500 and a read-only mount: hits, one warning, and nothing is written anywhere."""
     edgellm(*arguments(model))
     before = _state(edgellm_home)
@@ -234,14 +253,14 @@ def test_a_folder_that_cannot_be_written_is_read(model: Path, cold: str, edgellm
     for folder in folders:
         folder.chmod(0o500)
     try:
-        _reads_and_keeps_nothing(model, cold, powerless)
+        _reads_and_keeps_nothing(edgellm, model, cold, powerless)
     finally:
         for folder in folders:
             folder.chmod(0o700)
     assert _state(edgellm_home) == before
 
 
-def test_a_read_only_mount_is_read(model: Path, cold: str, edgellm_home: Path):
+def test_a_read_only_mount_is_read(model: Path, cold: str, edgellm_home: Path, edgellm: Edgellm):
     """F-ST-03: the same where the file system itself is read-only."""
     edgellm(*arguments(model))
     before = _state(edgellm_home)
@@ -250,11 +269,13 @@ def test_a_read_only_mount_is_read(model: Path, cold: str, edgellm_home: Path):
     shell = ["unshare", "-m", "sh", "-c", f'{bind} && {remount} && exec "$0" "$@"']
     if run([*shell, "true"]).returncode:
         pytest.skip("a mount of one's own takes root and a right that containers lack")
-    _reads_and_keeps_nothing(model, cold, shell)
+    _reads_and_keeps_nothing(edgellm, model, cold, shell)
     assert _state(edgellm_home) == before
 
 
-def _reads_and_keeps_nothing(model: Path, cold: str, before: Sequence[str]) -> None:
+def _reads_and_keeps_nothing(
+    edgellm: Edgellm, model: Path, cold: str, before: Sequence[str]
+) -> None:
     text, code, warned = edgellm(*arguments(model), before=before)
     assert (text, code, len(warned)) == (cold, "hit", 1)
     assert "cannot be written" in warned[0]
@@ -269,7 +290,7 @@ def _state(folder: Path) -> list[tuple[str, int]]:
     return [(str(path), path.stat().st_mtime_ns) for path in paths]
 
 
-def test_snapshots_stay_below_their_limit(model: Path, edgellm_home: Path):
+def test_snapshots_stay_below_their_limit(model: Path, edgellm_home: Path, edgellm: Edgellm):
     """F-ST-06: with room for three of them, the ones used least make room for the others."""
     first = edgellm(*arguments(model), EDGELLM_SNAPSHOTS_MAX="1200kB")
     assert first[1] == "not_stored"

@@ -44,26 +44,37 @@ TEXTS = (SYSTEM, QUESTION, *TURNS, DOCUMENT * 4)
 class Machine:
     """A home of its own, and the command that works in it."""
 
-    def __init__(self, home: Path, model: Path, key: Path | None) -> None:
-        self.home, self.model, self.key = home, model, key
+    def __init__(self, home: Path, model: Path, key: Path | None, warm_start: Any = None) -> None:
+        self.home, self.model, self.key, self._warm_start = home, model, key, warm_start
         self.umask = 0o022
         self.environ: dict[str, str] = {}
 
-    def call(self, *arguments: str, **settings: Any) -> subprocess.CompletedProcess[bytes]:
-        """Run `edgellm` to its end."""
+    def call(
+        self, *arguments: str, stdin: bytes = b"", memory_bytes: int = resource.RLIM_INFINITY
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run `edgellm` to its end, from its start where this machine has no other way."""
         environ = {**os.environ, "EDGELLM_HOME": str(self.home), "EDGELLM_HISTORY": "off"}
         environ |= self.environ
         if self.key is not None:
             environ["EDGELLM_SNAPSHOT_KEY_FILE"] = str(self.key)
-        return subprocess.run(
-            [sys.executable, "-m", "edgellm", *arguments],
-            env=environ,
-            umask=self.umask,
-            capture_output=True,
+        if self._warm_start is None:
+            return subprocess.run(
+                [sys.executable, "-m", "edgellm", *arguments],
+                env=environ,
+                capture_output=True,
+                timeout=TIME_LIMIT_S,
+                check=False,
+            )
+        done: subprocess.CompletedProcess[bytes] = self._warm_start.run(
+            arguments,
+            cwd=Path.cwd(),
             timeout=TIME_LIMIT_S,
-            check=False,
-            **settings,
+            stdin=stdin,
+            env=environ,
+            memory_bytes=memory_bytes,
+            umask=self.umask,
         )
+        return done
 
     def arguments(self) -> list[str]:
         """Return the arguments that answer the question."""
@@ -72,9 +83,9 @@ class Machine:
             *["--snapshot", "exact", "--temperature", "0", "--threads", "1"],
         ]
 
-    def answer(self, **settings: Any) -> dict[str, Any]:
+    def answer(self, **limits: int) -> dict[str, Any]:
         """Answer the question in a process of its own and return the last event."""
-        done = self.call(*self.arguments(), **settings)
+        done = self.call(*self.arguments(), **limits)
         assert done.returncode == 0, done.stderr
         last: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return last
@@ -84,7 +95,7 @@ class Machine:
         done = self.call(
             *["chat", str(self.model), "--system", SYSTEM, "--json", "--snapshot", "exact"],
             *["-n", "8", "--temperature", "0", "--threads", "1", *more],
-            input="\n".join(TURNS).encode(),
+            stdin="\n".join(TURNS).encode(),
         )
         assert done.returncode == 0, done.stderr
 
@@ -111,14 +122,14 @@ class Machine:
 
 
 @pytest.fixture(params=["plain", "encrypted"])
-def machine(request, tmp_path: Path, tiny_models: Path) -> Machine:
+def machine(request, tmp_path: Path, tiny_models: Path, warm_start: Any) -> Machine:
     """Make a machine, with a key in a file or without one."""
     key = None
     if request.param == "encrypted":
         key = tmp_path / "key"
         key.write_bytes(os.urandom(32))
         key.chmod(0o600)
-    return Machine(tmp_path / "home", tiny_models / LLAMA, key)
+    return Machine(tmp_path / "home", tiny_models / LLAMA, key, warm_start)
 
 
 @pytest.fixture
@@ -389,15 +400,20 @@ def test_what_is_planted_in_a_snapshots_place_is_never_used(
 
 @pytest.mark.parametrize("what", ["pipe", "device", "terabyte of holes"])
 def test_nothing_planted_makes_a_process_wait_or_grow(
-    tmp_path: Path, tiny_models: Path, here: Callable[..., dict[str, Any]], what: str
+    tmp_path: Path,
+    tiny_models: Path,
+    warm_start: Any,
+    here: Callable[..., dict[str, Any]],
+    what: str,
 ) -> None:
     """Within its time and an address space that no believed length fits into."""
-    machine = Machine(tmp_path / "home", tiny_models / LLAMA, None)
+    machine = Machine(tmp_path / "home", tiny_models / LLAMA, None, warm_start)
     expected = here(machine)["text"]
     place = machine.snapshot()
     place.rename(place.with_name("other"))
     PLANTED[what](place)
-    assert machine.answer(preexec_fn=_limit_memory)["text"] == expected
+    # A process that believes a length fails at once.
+    assert machine.answer(memory_bytes=6 << 30)["text"] == expected
 
 
 def test_a_warm_session_survives_what_is_planted(tmp_path: Path, tiny_models: Path) -> None:
@@ -417,11 +433,6 @@ def test_a_warm_session_survives_what_is_planted(tmp_path: Path, tiny_models: Pa
                     place.replace(place.with_name("other"))
                     PLANTED[what](place)
             assert [ask(llm, SYSTEM), ask(llm, SYSTEM[::-1]), ask(llm, SYSTEM)] == expected, what
-
-
-def _limit_memory() -> None:
-    """Let a process that believes a length fail at once."""
-    resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 
 
 def test_nothing_said_beside_an_answer_holds_the_prompt(

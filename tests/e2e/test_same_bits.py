@@ -25,6 +25,9 @@ PROMPTS = [
     (75, "List three rules, then explain the second one to a child."),
     (12, "Was ist die Hauptstadt von Frankreich? 🙂"),
 ]
+# The default: more than the 128 tokens of the smallest snapshot, and more than gemma's window.
+N_RULES = {"smollm2": 12, "gemma3": 32}
+QUESTION = PROMPTS[0][1]
 
 
 def system_text(n_rules: int) -> str:
@@ -101,16 +104,22 @@ def check(
 
 
 @pytest.fixture(params=["smollm2", "gemma3"])
-def model(request) -> Path:
+def name(request) -> str:
     """A dense model and a sliding-window model."""
-    path: Path = request.getfixturevalue(f"{request.param}_gguf")
+    return str(request.param)
+
+
+@pytest.fixture
+def model(request, name) -> Path:
+    """Its file."""
+    path: Path = request.getfixturevalue(f"{name}_gguf")
     return path
 
 
 @pytest.mark.parametrize("flash", ["on", "off"])
-def test_off_cold_and_warm_are_equal(recorder, model, tmp_path, flash):
-    """One prompt with a prefix longer than the window: equal to the last bit."""
-    check(recorder, model, tmp_path, flash, PROMPTS[0], (24, 8))
+def test_off_cold_and_warm_are_equal(recorder, name, model, tmp_path, flash):
+    """One prompt, whose prefix is longer than a window: equal to the last bit."""
+    check(recorder, model, tmp_path, flash, (N_RULES[name], QUESTION), (12, 6))
 
 
 @pytest.mark.full
@@ -125,20 +134,24 @@ def test_window_cache_needs_the_settling(recorder, gemma3_gguf, tmp_path, monkey
     """Without the copy back at the boundary the cold run differs: the check has teeth."""
     monkeypatch.setattr(recorder, "restore_moves", property(lambda _: False))
     store = SnapshotStore(tmp_path / "snapshots")
-    cold = run_once(recorder, gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
-    warm = run_once(recorder, gemma3_gguf, EngineSettings(), store, PROMPTS[0], (4, 2))
+    prompt = N_RULES["gemma3"], QUESTION
+    cold, warm = (
+        run_once(recorder, gemma3_gguf, EngineSettings(), store, prompt, (4, 2)) for _ in range(2)
+    )
     assert warm.reason == "hit"
     assert cold.answer != warm.answer
 
 
-NOTES = tuple(
-    "\n".join(
-        f"Note {i}: job {i * 41 % 97} is done on floor {i * 5 % 13}." for i in range(n, n + 24)
+def pieces(n_lines: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return two documents, and one that says the same: equal tokens, cut elsewhere."""
+    first, second = (
+        "\n".join(f"Note {i}: job {i * 41 % 97} is done on floor {i * 5 % 13}." for i in lines)
+        for lines in (range(n_lines), range(40, 40 + n_lines))
     )
-    for n in (0, 40)
-)
-PIECES = (NOTES, ("\n\n".join(NOTES),))
-"""Two documents, and one that says the same: equal tokens, cut elsewhere."""
+    return (first, second), (f"{first}\n\n{second}",)
+
+
+PIECES = {"smollm2": pieces(7), "gemma3": pieces(12)}
 
 
 def ask_about(
@@ -147,7 +160,7 @@ def ask_about(
     """Ask one question in a session of its own; return the outcome, digests, tokens and cuts."""
     tier = Tier.OFF if store is None else Tier.EXACT
     engine = recorder(path, EngineSettings(n_threads=1))
-    messages = (system_message(RULES, documents), Message("user", PROMPTS[0][1]))
+    messages = (system_message(RULES, documents), Message("user", QUESTION))
     with LocalSession(engine, SessionOptions(snapshot=tier), store=store) as session:
         done = session.generate(Request(messages, 8, sampling=Sampling(temperature=0)))
         assert session._writer is None or session._writer.settle(60)
@@ -157,9 +170,11 @@ def ask_about(
 
 
 @pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.full)])
-def test_equal_tokens_cut_elsewhere_do_not_share_snapshots(recorder, model, tmp_path, first: int):
+def test_equal_tokens_cut_elsewhere_do_not_share_snapshots(
+    recorder, name, model, tmp_path, first: int
+):
     """In both directions: only the cuts before the first that differs are used, and bits stay."""
-    stored, asked = PIECES[first], PIECES[1 - first]
+    stored, asked = PIECES[name][first], PIECES[name][1 - first]
     store = SnapshotStore(tmp_path / "snapshots")
     _, _, tokens, cuts = ask_about(recorder, model, store, stored)
     off, expected, same_tokens, other_cuts = ask_about(recorder, model, None, asked)

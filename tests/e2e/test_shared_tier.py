@@ -6,8 +6,6 @@ import json
 import os
 import select
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,9 @@ SYSTEM = "\n".join(f"Rule {n}: whoever reads this line knows number {n * 7}." fo
 class Home:
     """One machine: a home of its own, the same model and secret."""
 
-    def __init__(self, folder: Path, model: Path, url: str) -> None:
+    def __init__(self, folder: Path, model: Path, url: str, warm_start: Any) -> None:
         self.folder, self._model, self.url = folder, model, url
+        self._warm_start = warm_start
         folder.mkdir()
         self.secret = folder / "secret"
         self.secret.write_text("5" * 64, encoding="ascii")
@@ -31,18 +30,13 @@ class Home:
 
     def run(self, *more: str, mode: str = "prefer-local", share: bool = True) -> Any:
         """Ask one question; return the `done` line, with the warnings as `said`."""
-        command = [sys.executable, "-m", "edgellm", "run", str(self._model), "Hello"]
-        command += ["--system", SYSTEM, "--temperature", "0", "-n", "4", "--json", "--mode", mode]
+        words = ["run", self._model, "Hello", "--system", SYSTEM, "--temperature", "0"]
+        words += ["-n", "4", "--json", "--mode", mode]
         if share:
-            command += ["--snapshot-share", self.url, "--snapshot-share-write"]
-        child = subprocess.run(
-            [*command, *more],
-            env=os.environ
-            | {"EDGELLM_HOME": str(self.folder), "EDGELLM_SHARE_SECRET_FILE": str(self.secret)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+            words += ["--snapshot-share", self.url, "--snapshot-share-write"]
+        given = {"EDGELLM_HOME": str(self.folder), "EDGELLM_SHARE_SECRET_FILE": str(self.secret)}
+        child = self._warm_start.run(
+            [*words, *more], cwd=self.folder, timeout=120, env=os.environ | given
         )
         lines = [json.loads(line) for line in child.stdout.splitlines()]
         assert lines, child.stderr
@@ -90,9 +84,13 @@ class CuttingProxy:
 
 
 @pytest.fixture
-def homes(tmp_path: Path, tiny_models: Path, redis_server: Any) -> tuple[Home, Home]:
+def homes(
+    tmp_path: Path, tiny_models: Path, redis_server: Any, warm_start: Any
+) -> tuple[Home, Home]:
     model = tiny_models / "tiny-gemma3.gguf"
-    here, there = (Home(tmp_path / name, model, redis_server.url) for name in ("here", "there"))
+    here, there = (
+        Home(tmp_path / name, model, redis_server.url, warm_start) for name in ("here", "there")
+    )
     return here, there
 
 

@@ -23,10 +23,9 @@ from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 
 pytestmark = pytest.mark.model
 
-# Longer than gemma-3-270m's window of 512 tokens.
-SYSTEM = "You answer for a workshop. " + " ".join(
-    f"Rule {i}: the tool for job {i * 37 % 101} is on shelf {i * 7 % 40}." for i in range(40)
-)
+# About 18 tokens each: more than the 128 of the smallest snapshot, and than gemma's window of 512.
+N_RULES = {"smollm2": 12, "gemma3": 32}
+N_LEAST = {"smollm2": 192, "gemma3": 512}
 QUESTION = "Which shelf holds the tool of rule 7? Answer in one sentence."
 N_GREEDY, N_FORCED = 8, 4
 
@@ -43,11 +42,22 @@ class Run:
 
 
 def run_once(
-    recorder: Any, path: Path, flash: str, kv_type: str, tier: Tier, store: SnapshotStore
+    recorder: Any,
+    model: tuple[str, Path],
+    flash: str,
+    kv_type: str,
+    tier: Tier,
+    store: SnapshotStore,
 ) -> Run:
     """Open the model, answer greedily, then teacher-force tokens."""
+    name, path = model
     engine = recorder(path, EngineSettings(flash_attention=flash, kv_type=kv_type))
-    messages = (Message("system", SYSTEM), Message("user", QUESTION))
+    rules = (
+        f"Rule {i}: the tool for job {i * 37 % 101} is on shelf {i * 7 % 40}."
+        for i in range(N_RULES[name])
+    )
+    system = "You answer for a workshop. " + " ".join(rules)
+    messages = (Message("system", system), Message("user", QUESTION))
     with LocalSession(engine, SessionOptions(snapshot=tier), store=store) as session:
         done = session.generate(Request(messages, N_GREEDY, sampling=Sampling(temperature=0)))
         for i in range(N_FORCED):
@@ -55,7 +65,8 @@ def run_once(
         # A cold run has decoded the prefix in a call of its own before.
         logits = engine.digests[-(done.usage.completion_tokens + N_FORCED) :]
         use = done.snapshot
-        return Run(tuple(logits), done.text, use.tier, use.reason, done.usage.reused_tokens > 512)
+        is_reused = done.usage.reused_tokens > N_LEAST[name]
+        return Run(tuple(logits), done.text, use.tier, use.reason, is_reused)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,8 @@ def run_once(
 )
 def test_cold_and_warm_are_equal(request, recorder, tmp_path, name, flash, tier):
     """The run that makes a rounded snapshot and the run that reads it see the same logits."""
-    model, store = request.getfixturevalue(f"{name}_gguf"), SnapshotStore(tmp_path / "snapshots")
+    model = name, request.getfixturevalue(f"{name}_gguf")
+    store = SnapshotStore(tmp_path / "snapshots")
     cold = run_once(recorder, model, flash, "f16", tier, store)
     warm = run_once(recorder, model, flash, "f16", tier, store)
     assert (cold.tier, cold.reason) == (tier.value, "miss: not stored; being stored")
@@ -94,8 +106,8 @@ def test_cold_and_warm_are_equal(request, recorder, tmp_path, name, flash, tier)
 def test_a_quantised_cache_is_not_rounded_again(recorder, smollm2_gguf, tmp_path):
     """Keys and values of q8_0 go through byte for byte; the answer rests on an exact snapshot."""
     store = SnapshotStore(tmp_path / "snapshots")
-    cold = run_once(recorder, smollm2_gguf, "on", "q8_0", Tier.Q4, store)
-    warm = run_once(recorder, smollm2_gguf, "on", "q8_0", Tier.Q4, store)
+    model = "smollm2", smollm2_gguf
+    cold, warm = (run_once(recorder, model, "on", "q8_0", Tier.Q4, store) for _ in range(2))
     assert (warm.tier, warm.reason) == ("exact", "hit")
     assert cold.logits == warm.logits
     assert [entry.tier for entry in store.entries()] == [Tier.EXACT]
@@ -121,13 +133,14 @@ def smollm2_f32(smollm2_gguf, tmp_path_factory) -> Iterator[Path]:
     path.unlink()  # half a gigabyte that pytest would keep for three runs
 
 
-def test_rounding_stays_within_its_limits(smollm2_f32, tmp_path):
+@pytest.mark.parametrize("n_prefix", [512, pytest.param(1024, marks=pytest.mark.full)])
+def test_rounding_stays_within_its_limits(smollm2_f32, tmp_path, n_prefix):
     """Of one text: size, divergence and the likeliest token; `tests/bench/tiers.py` does it whole."""
     engine = LlamaCppEngine(smollm2_f32, EngineSettings())
-    engine.reserve(1152)
+    engine.reserve(n_prefix + 128)
     text = (Path(__file__).parents[2] / "LICENSE").read_text(encoding="utf-8")
     tokens = engine.tokenize(text, special=False, add_bos=True)
-    prefix, forced = tokens[:1024], tokens[1024:1152]
+    prefix, forced = tokens[:n_prefix], tokens[n_prefix : n_prefix + 128]
     engine.decode(prefix)
     state = engine.capture()
     f16_bytes = sum(section.rows.nbytes for section in state.parts[0].sections)
