@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     (): [
-        *["run", "chat", "convert", "info", "plan", "devices", "lint-prompt", "stats"],
-        *["snapshots", "completion", "--version"],
+        *["run", "chat", "convert", "info", "plan", "devices", "doctor"],
+        *["lint-prompt", "stats", "snapshots", "completion", "--version"],
     ],
     ("run",): [
         *[
@@ -39,6 +39,7 @@ COMMANDS = {
     ("info",): ["--json"],
     ("plan",): ["--device", "--ctx", "--kv-type", "--batch", "--gpu-layers", "--json"],
     ("devices",): ["--json"],
+    ("doctor",): ["--json", "--endpoint"],
     ("lint-prompt",): ["--system", "--system-file", "--prefix-file", "--chat-template", "--json"],
     ("stats",): ["--json"],
     ("snapshots",): [
