@@ -1,7 +1,14 @@
-"""Beside: a call in a thread of its own while the `with` block does its half of the work."""
+"""Beside: a call in a thread of its own while the `with` block does its half of the work.
+
+Neither end waits for the system to give the thread a processor: the block begins at once, and a call
+that has not begun when the block is done is made by the block's own thread. So what is shared out
+between the two is done as soon as one thread could do it, however busy the machine.
+"""
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,7 +22,8 @@ class Beside:
     """Runs a call beside a block; both are done when the block is left.
 
     What the call raises is raised at the end of the block, unless the block has raised something
-    itself. Where no thread can be started, the call is made then as well.
+    itself: then a call that has not begun is not made. Where no thread can be started, the call is
+    made at the end of the block.
 
     Args:
         call: what is to be done.
@@ -26,31 +34,32 @@ class Beside:
         self._call = call
         self._args = args
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self._right = threading.Lock()  # whoever takes it makes the call, and keeps it
+        self._done = threading.Event()
 
     def __enter__(self) -> Beside:
         """Start the call."""
-        thread = threading.Thread(target=self._run, name="edgellm-snapshot-reader", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # "can't start new thread"
-            return self
-        self._thread = thread
+        with contextlib.suppress(RuntimeError):  # "can't start new thread"
+            _thread.start_new_thread(self._run, ())  # `Thread.start` waits until it runs
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         """Wait for the call, or make it, and raise what it raised."""
-        if self._thread is not None:
-            self._thread.join()
-        elif kind is None:
-            self._run()
+        if self._right.acquire(blocking=False):
+            if kind is None:
+                self._call(*self._args)
+            return
+        self._done.wait()
         if kind is None and self._error is not None:
             raise self._error
 
     def _run(self) -> None:
+        if not self._right.acquire(blocking=False):
+            return
         try:
             self._call(*self._args)
         except BaseException as err:  # noqa: BLE001  # carried over to the thread that waits
             self._error = err
+        self._done.set()

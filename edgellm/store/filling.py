@@ -23,7 +23,7 @@ from edgellm.store.codec import unpack_section
 from edgellm.store.opening import blamed
 from edgellm.store.runs import ALIGN_BYTES
 from edgellm.store.state import PackedSection
-from edgellm.store.taking import Runs
+from edgellm.store.taking import PIECE_BYTES, Runs
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PLAIN: Final = (None, "exact")
 """How the runs are stored that are rows as they are."""
 
-MAX_AT_ONCE_BYTES: Final = 512 << 10
+MAX_AT_ONCE_BYTES: Final = PIECE_BYTES
 """Of sections that are read together before they are summed, while they are in a cache."""
 
 MIN_PACKED_BYTES: Final = 512 << 10

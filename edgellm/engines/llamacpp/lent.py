@@ -20,8 +20,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MIN_BYTES: Final = 1 << 20
-"""Of a state worth a mapping of its own: smaller ones fit what the allocator keeps anyway."""
+MIN_BYTES: Final = 32 << 20
+"""Of a state worth a mapping of its own: smaller pieces the allocator keeps itself (glibc's
+`DEFAULT_MMAP_THRESHOLD_MAX`), and at less cost."""
 
 MAX_KEPT_BYTES: Final = 256 << 20
 """Of a piece that is kept. Until the system wants it back it counts as this process's memory, which a

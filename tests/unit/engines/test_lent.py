@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from edgellm.engines.llamacpp import lent
-from edgellm.engines.llamacpp.lent import MIN_BYTES, Lender
+from edgellm.engines.llamacpp.lent import Lender
+
+MIN_BYTES = 1 << 20
 
 can_be_kept = pytest.mark.skipif(
     lent._FREE is None, reason="this system has no MADV_FREE, so nothing is kept"
 )
+
+
+@pytest.fixture(autouse=True)
+def small_pieces_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep pieces as small as those of these tests."""
+    monkeypatch.setattr(lent, "MIN_BYTES", MIN_BYTES)
 
 
 def address(array: np.ndarray) -> int:

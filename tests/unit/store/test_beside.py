@@ -1,4 +1,4 @@
-"""Two threads read one file: the same bits, the same misses, and no thread left behind."""
+"""Two threads read one file: the same bits, the same misses, and neither waits for the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt
-from edgellm.store import filling, taking
+from edgellm.store import beside, filling, taking
 from edgellm.store.beside import Beside
 from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
@@ -30,11 +30,6 @@ def small_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(taking, "PIECE_BYTES", 24)
 
 
-def readers() -> list[str]:
-    """Name the threads that read beside another one now."""
-    return [t.name for t in threading.enumerate() if t.name == "edgellm-snapshot-reader"]
-
-
 @pytest.mark.parametrize("how", ["state", "hybrid", "smooth", "packed"])
 def test_two_threads_read_the_same_bits(
     store: SnapshotStore, fingerprint: Fingerprint, snapshot_files: Any, how: str
@@ -48,7 +43,6 @@ def test_two_threads_read_the_same_bits(
     assert isinstance(found, Hit), found
     expected = unpack_state(state) if isinstance(state, PackedState) else state
     assert snapshot_files.same(expected, found.state)
-    assert not readers()
 
 
 def test_damage_in_either_half_is_a_miss(
@@ -68,7 +62,6 @@ def test_damage_in_either_half_is_a_miss(
         reasons.add(found.reason)
     for number in range(1, 8):
         assert any(f"section {number} at " in reason for reason in reasons), reasons
-    assert not readers()
 
 
 def test_the_first_error_stops_both(
@@ -92,38 +85,30 @@ def test_the_first_error_stops_both(
     assert isinstance(found, Miss)
     assert found.reason == f"corrupt: {damaged.message}"
     assert len(read) <= 2
-    assert not readers()
 
 
 @pytest.mark.parametrize("how", ["state", "packed"])
-def test_one_thread_is_enough_where_the_other_is_slow(
+def test_nobody_waits_for_a_thread_that_has_not_begun(
     store: SnapshotStore,
     fingerprint: Fingerprint,
     snapshot_files: Any,
     monkeypatch: pytest.MonkeyPatch,
     how: str,
 ):
-    """A thread that gets no processor leaves all shares to the other."""
+    """Where the other thread gets no processor, one does all shares, and the other none later."""
     state = snapshot_files.packed(Tier.Q4) if how == "packed" else snapshot_files.state()
     saved = store.save(fingerprint, TOKENS, state)
     assert isinstance(saved, Saved)
-    done, do = threading.Event(), filling._do
-    workers: list[str] = []
-
-    def wait_your_turn(work: Any) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            done.wait(5)
-        workers.extend(threading.current_thread().name for _ in work.left)
-        do(work)
-        done.set()
-
-    monkeypatch.setattr(filling, "_do", wait_your_turn)
-    found = store.lookup(fingerprint, TOKENS, Tier.Q4)
+    late: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(beside._thread, "start_new_thread", lambda call, _: late.append(call))
+        found = store.lookup(fingerprint, TOKENS, Tier.Q4)
     assert isinstance(found, Hit), found
     expected = unpack_state(state) if isinstance(state, PackedState) else state
     assert snapshot_files.same(expected, found.state)
-    assert len(workers) > 1
-    assert set(workers) == {threading.main_thread().name}
+    assert len(late) == 1
+    late[0]()
+    assert snapshot_files.same(expected, found.state)
 
 
 def test_a_file_that_shrinks_meanwhile_is_a_miss(
@@ -153,30 +138,49 @@ def test_without_threads_one_does_it_all(
     saved = store.save(fingerprint, TOKENS, state)
     assert isinstance(saved, Saved)
 
-    def none_left(_: threading.Thread) -> None:
+    def none_left(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", none_left)
+        patch.setattr(beside._thread, "start_new_thread", none_left)
         found = store.lookup(fingerprint, TOKENS)
     assert isinstance(found, Hit)
     assert snapshot_files.same(state, found.state)
 
 
 def test_the_block_goes_before_the_call():
-    """Its own error is the one that is raised, and the call is waited for."""
-    done = threading.Event()
+    """Its own error is the one that is raised, and a call that has begun is waited for."""
+    begun, failed = threading.Event(), threading.Event()
+    ended: list[bool] = []
 
     def fail() -> None:
-        done.wait(5)
+        begun.set()
+        failed.wait(5)
+        ended.append(True)
         raise ValueError("beside")
 
     def block() -> None:
         with Beside(fail):
-            done.set()
+            begun.wait(5)
+            failed.set()
             raise KeyError("block")
 
     with pytest.raises(KeyError, match="block"):
         block()
+    assert ended
     with pytest.raises(ValueError, match="beside"), Beside(fail):
-        pass
+        begun.wait(5)
+
+
+def test_a_call_that_has_not_begun_is_made_once(monkeypatch: pytest.MonkeyPatch):
+    """By the block's own thread at its end, but not where the block has failed."""
+    made: list[str] = []
+    late: list[Any] = []
+    monkeypatch.setattr(beside._thread, "start_new_thread", lambda call, _: late.append(call))
+    with Beside(made.append, "good"):
+        assert not made
+    with pytest.raises(KeyError), Beside(made.append, "never"):
+        raise KeyError("block")
+    for call in late:
+        call()
+    assert made == ["good"]
