@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,13 @@ _ROOT = Path(__file__).resolve().parent.parent
 # Threads of the engine that wait for each other by spinning take the cores from those waited for,
 # where several test processes run at once: twice the time. Read when the library is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# `nohup` and `&` have these ignored, and so would all processes that tests start to send them one.
+for _number, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (getattr(signal, "SIGHUP", signal.SIGTERM), signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 
 def _share_the_source_tree() -> None:
