@@ -156,6 +156,9 @@ def _read(connection: socket.socket) -> Asked | None:
         if not piece:
             return None
         data += piece
+        if data[:1] == b"\x16":  # TLS, where none is spoken: what web servers say then
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+            return None
     head, _, body = data.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {n.lower(): v.strip() for n, _, v in (line.partition(":") for line in lines)}

@@ -141,9 +141,7 @@ def test_the_new_name_of_the_limit_is_learned_once() -> None:
         ("unsupported: tempera", "", None),
     ],
 )
-def test_what_can_be_done_without_is_left_out(
-    words: str, param: str, left_out: str | None
-) -> None:
+def test_what_can_be_done_without_is_left_out(words: str, param: str, left_out: str | None) -> None:
     """A refused field at its default is dropped; other refusals teach nothing."""
     dialect = learned(Dialect(), Request((SYSTEM,)), words, param)
     assert (dialect.without if dialect else None) == (frozenset({left_out}) if left_out else None)
