@@ -92,11 +92,11 @@ class Fitting:
             gpu_have_bytes=self.gpu_have_bytes,
             fits=fits,
             reasons=self._reasons(first, settings),
-            ways=() if fits else ways_to_fit(self, settings),
+            ways=() if fits else ways_to_fit(self, first, settings),
             slow_types=slow,
             full_kv_bytes=self._full_kv_bytes(settings),
             tokens_per_s=self._tokens_per_s(settings),
-            warnings=self._warnings(found, slow),
+            warnings=self._warnings(found, settings, slow),
             shape=self.shape,
             machine=self.machine,
             wishes=self.wishes,
@@ -189,13 +189,18 @@ class Fitting:
         read = read_bytes_per_token(self.shape)
         return None if rate is None or not read else rate * 1e9 / read
 
-    def _warnings(self, found: Estimate, slow: tuple[str, ...]) -> tuple[str, ...]:
+    def _warnings(
+        self, found: Estimate, settings: PlanSettings, slow: tuple[str, ...]
+    ) -> tuple[str, ...]:
         told = [f"not estimated: {what}" for what in found.unknown]
         if slow:
             names = ", ".join(slow)
             told.append(
                 f"the engine has no fast kernel for {names} on this CPU: answers will be slow"
             )
+        trained = self.shape.model.n_ctx_train
+        if settings.n_ctx > trained:
+            told.append(f"the model was trained with {trained} tokens: beyond, answers get worse")
         return tuple(told)
 
     def _reasons(self, first: PlanSettings, last: PlanSettings) -> tuple[tuple[str, str], ...]:

@@ -17,18 +17,30 @@ if TYPE_CHECKING:
 N_WAYS: Final = 3
 _MIN_BATCH: Final = 64
 _WIDE: Final = ("f16", "f32", "bf16")
+_LEAST_BITS: Final = 2  # per weight: below that nobody quantises
+_RAISES: Final = {
+    "host": "close other programs until {} more are free",
+    "cgroup": "raise the control group's memory limit by {}",
+    "rlimit": "raise `ulimit -v` by {}",
+}
 _NARROW: Final = (("q8_0", "answers change a little"), ("q4_0", "answers change noticeably"))
 
 
-def ways_to_fit(fitting: Fitting, settings: PlanSettings) -> tuple[Way, ...]:
+def ways_to_fit(fitting: Fitting, first: PlanSettings, settings: PlanSettings) -> tuple[Way, ...]:
     """Return the cheapest ways, at most three; each was estimated, and fits.
 
     Args:
         fitting: the model, the machine and what was asked.
+        first: what was wished, and the defaults.
         settings: which do not fit, though what was left open is as small as it gets.
     """
     found: list[Way] = []
-    for way in (*_flags(fitting, settings), *_beyond_flags(fitting, settings)):
+    on_the_host = tuple(_on_the_host(fitting, first)) or tuple(_on_the_host(fitting, settings))
+    for way in (
+        *on_the_host,
+        *_flags(fitting, settings),
+        *_beyond_flags(fitting, settings),
+    ):
         if way.flags not in [other.flags for other in found if other.flags]:
             found.append(way)
         if len(found) == N_WAYS:
@@ -47,7 +59,6 @@ def _flags(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
         lower = dataclasses.replace(settings, snapshots=False)
         yield from _if_it_fits(fitting, lower, "--snapshot off", "prompts are read anew every time")
     yield from _shorter(fitting, settings, "")
-    yield from _on_the_host(fitting, settings)
     if settings.kv_type in _WIDE and settings.flash_attention != "off":
         for kv_type, cost in _NARROW:
             lower, flag = dataclasses.replace(settings, kv_type=kv_type), f"--kv-type {kv_type}"
@@ -87,15 +98,16 @@ def _beyond_flags(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
     found = fitting.estimate(settings)
     short = fitting.need_bytes(found) - fitting.have_bytes
     weights = fitting.shape.weight_bytes
-    if 0 < short < weights:
-        most = format_bytes(weights - short)
+    most = weights - short
+    if short > 0 and most >= fitting.shape.model.n_params * _LEAST_BITS // 8:
         yield Way(
             "",
-            f"a file of this model with fewer bits per weight, at most {most} long "
+            f"a file of this model with fewer bits per weight, at most {format_bytes(most)} long "
             f"(this one: {format_bytes(weights)})",
         )
-    if 0 < short <= fitting.machine.total_bytes - fitting.machine.available_bytes:
-        yield Way("", f"close other programs until {format_bytes(short)} more are free")
+    more = _RAISES.get(fitting.machine.limited_by)
+    if more is not None and short > 0:
+        yield Way("", more.format(format_bytes(short)))
     fits_resident = found.resident_bytes <= fitting.have_bytes
     cost = (
         "weights that do not fit are read from the disk for every token"
@@ -105,4 +117,3 @@ def _beyond_flags(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
     yield Way("--force", f"try all the same: {cost}")
     need = fitting.machine.available_bytes + max(0, short)
     yield Way("", f"a machine with {format_bytes(need)} of available memory, or a smaller model")
-    yield Way("", "an endpoint: --mode prefer-local sends what does not fit to one you chose")
