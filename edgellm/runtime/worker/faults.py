@@ -116,7 +116,8 @@ def read_fault(environ: Mapping[str, str] = os.environ, *, frames_fd: int = -1) 
     if not asked:
         return None
     what, _, once = asked.partition("@")
-    phase, *numbers, kind = what.split(":")
+    phase, *numbers = what.split(":")
+    kind = numbers.pop() if numbers else ""
     at = numbers[0] if numbers else "1"
     wrong = phase not in get_args(Phase) or kind not in KINDS or len(numbers) > 1
     if wrong or not (at.isascii() and at.isdigit()):

@@ -1,0 +1,51 @@
+"""What of the environment a worker gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgellm.runtime.worker.environment import worker_environment
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "EDGELLM_API_KEY",
+            "OPENAI_API_KEY",
+            "HF_TOKEN",
+            "AWS_SECRET_ACCESS_KEY",
+            "NVIDIA_API_KEY",
+        ),
+        *("LLAMA_CLOUD_API_KEY", "LLAMA_ARG_API_KEY", "HTTP_PROXY", "https_proxy", "ALL_PROXY"),
+        *(
+            "EDGELLM_SNAPSHOT_KEY_FILE",
+            "EDGELLM_SHARE_SECRET_FILE",
+            "SSH_AUTH_SOCK",
+            "DATABASE_URL",
+        ),
+        *("PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "EDGELLM_OFFLINE"),
+    ],
+)
+def test_no_key_and_no_proxy_reaches_the_worker(name):
+    """A worker gets no variable that opens, or leads to, another place."""
+    assert name not in worker_environment({name: "x"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "HOME", "TMPDIR", "LC_ALL", "LANG", "TZ", "SystemRoot", "EDGELLM_HOME"),
+        *("EDGELLM_SNAPSHOTS_MAX", "EDGELLM_WORKER_FAULT", "EDGELLM_KERNELS", "PYTHONPATH"),
+        *("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LLAMA_ATTN_ROT_DISABLE", "LD_LIBRARY_PATH"),
+    ],
+)
+def test_what_engines_and_this_package_read_reaches_it(name):
+    """A variable that decides how a model runs decides the same in a worker."""
+    assert worker_environment({name: "x"})[name] == "x"
+
+
+def test_crashes_write_no_backtrace():
+    """ggml is told to start no debugger on a process that crashed."""
+    assert worker_environment({})["GGML_NO_BACKTRACE"] == "1"
+    assert worker_environment({"GGML_NO_BACKTRACE": ""})["GGML_NO_BACKTRACE"] == "1"
