@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -72,6 +73,19 @@ def field_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "changed there, and bring the second back"
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def endpoint_samples() -> ModuleType:
+    """Samples of sse/ and http/ as endpoints, and what the client makes of them."""
+    path = HERE / "endpoint_samples.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")
