@@ -1,0 +1,64 @@
+"""Assembling: from a path and options to a supervisor that is open."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from edgellm.config import allowed_mode
+from edgellm.core import ModelInfo
+from edgellm.errors import ModelNotFound, ModelUnsupported
+from edgellm.paths import home_dir
+from edgellm.policy.bars import OPEN_MODES
+from edgellm.runtime.supervising.choosing import Chooser
+from edgellm.runtime.supervising.place import Place
+from edgellm.runtime.supervising.preflight import read_plan
+from edgellm.runtime.supervising.purse import Purse
+from edgellm.runtime.supervising.recording import Recorder
+from edgellm.runtime.supervising.resting import Resting
+from edgellm.runtime.supervising.session import Supervisor
+from edgellm.runtime.supervising.there import There
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgellm.runtime.session import SessionOptions
+
+
+def open_supervisor(path: Path, options: SessionOptions) -> Supervisor:
+    """Open a model in a worker, or a session without one where an endpoint may be asked instead.
+
+    Raises:
+        EdgeLLMError: as `runtime.local.open_session`; also `OutOfMemory` and `WorkerDied` where its
+            process ends, and `NoRoute`.
+    """
+    options = dataclasses.replace(options, mode=allowed_mode(options.mode))
+    home, there = home_dir(), None
+    if options.cloud is not None and options.mode in OPEN_MODES:
+        cloud = options.cloud
+        there = There(cloud, Purse(cloud.endpoint, cloud.budget, options.app, home))
+    model, place = _place(path, options, has_other_way=there is not None)
+    resting = Resting(place, home)
+    supervisor = Supervisor(
+        model,
+        options,
+        place,
+        Chooser(options, place, resting, there),
+        Recorder(options, model.name, resting, home),
+        there,
+    )
+    supervisor.open()
+    return supervisor
+
+
+def _place(path: Path, options: SessionOptions, *, has_other_way: bool) -> tuple[ModelInfo, Place]:
+    """Return a model and its place; of a file that is not there, an empty one beside an endpoint."""
+    try:
+        model, plan = read_plan(path, options)
+    except (ModelNotFound, ModelUnsupported) as err:
+        if not has_other_way:
+            raise
+        place = Place(path, options, None)
+        place.absent = err
+        return ModelInfo(str(path), "unknown", path.stem, 0, 0, 0, 0, 0, 0, 0, 0, {}), place
+    return model, Place(path, options, plan)

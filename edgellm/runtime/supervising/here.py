@@ -1,0 +1,147 @@
+"""Here: an answer, or the rest of one, by the worker on this machine.
+
+Each piece is in the turn's journal before it is handed out. Whatever ends the worker becomes a failed
+route, except where the caller wanted the answer to end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from edgellm.core import Done, Message, Request, Sampling, Token, Warn
+from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed
+from edgellm.routing import Trigger
+from edgellm.runtime.supervising.turn import RouteFailed
+from edgellm.runtime.supervising.watching import Watch
+from edgellm.runtime.worker.ending import WorkerEnded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from edgellm.core import Event
+    from edgellm.policy.progress import Pace
+    from edgellm.runtime.session import Step
+    from edgellm.runtime.supervising.place import Place
+    from edgellm.runtime.supervising.turn import Turn
+    from edgellm.runtime.worker.handle import Worker
+
+_WARM_UP: Final = Request(
+    (Message("user", "Hello"),), max_tokens=1, sampling=Sampling(temperature=0)
+)
+_SLOW: Final = (
+    "the answer comes far slower than it did, or memory is under pressure: "
+    "close other programs, or use a smaller model or --ctx"
+)
+
+
+class Here:
+    """Answers on this machine.
+
+    Args:
+        place: where the worker is.
+        may_leave: asked whether an answer that is late may be made elsewhere; called in a thread of
+            its own.
+        deadline_s: to the first token, or None.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        may_leave: Callable[[Turn, Trigger], bool],
+        deadline_s: float | None = None,
+    ) -> None:
+        self._place = place
+        self._may_leave = may_leave
+        self._deadline_s = deadline_s
+        self._said: dict[str, int] = {}
+
+    def answer(self, turn: Turn, *, warms_up: bool = False) -> Iterator[Event]:
+        """Make an answer, or go on with one; the last event is `Done`.
+
+        Args:
+            turn: what was asked, and what there is of the answer.
+            warms_up: let the model decode something harmless first.
+
+        Raises:
+            RouteFailed: it broke off, and something may follow from that.
+            EdgeLLMError: it failed for good.
+        """
+        turn.n_local += 1
+        worker = self._place.ready(lambda: turn.is_cancelled)
+        if worker is None:
+            yield Done(turn.text, "cancelled", seed=turn.seed)
+            return
+        self._place.inquest.begin(worker.pid)
+        with self._watch(turn, worker) as watch:
+            try:
+                if warms_up:
+                    for _ in worker.stream(_WARM_UP, seed=0):
+                        pass
+                yield from self._steps(turn, worker, watch)
+            except WorkerEnded as ended:
+                death = self._place.death(ended.ending, available_bytes=watch.available_bytes)
+                if not turn.is_cancelled:
+                    raise death from ended
+                yield Done(turn.text, "cancelled", seed=turn.seed)
+            except EdgeLLMError as err:
+                raise self._place.failure(err, worker.phase) from err
+
+    def _steps(self, turn: Turn, worker: Worker, watch: Watch) -> Iterator[Event]:
+        steps = worker.stream(
+            turn.request, journal=tuple(turn.journal), seed=turn.seed, clock_s=turn.clock_s
+        )
+        if turn.is_cancelled:
+            worker.cancel()  # it came while the worker was started
+        with closing(steps):  # which ends the answer in the worker, where it has not ended
+            while True:
+                watch.wait()
+                step = next(steps, None)
+                if step is None:
+                    raise EngineFailed("the worker's answer ended without a result")
+                watch.came(len(step.ids))
+                yield from turn.told()
+                event = self._event(turn, step, worker.pid)
+                if event is not None:
+                    yield event
+                if isinstance(event, Done):
+                    return
+
+    def _event(self, turn: Turn, step: Step, pid: int) -> Event | None:
+        """Return what the caller gets of one step; it is written down first."""
+        turn.journal.extend(step.ids)
+        event = step.event
+        if isinstance(event, Token):
+            return turn.token(event.text)
+        if isinstance(event, Done):
+            if turn.leaving is not None and not turn.is_cancelled:
+                error = Cancelled("the answer was late on this machine")
+                raise RouteFailed(error, turn.leaving, "prefill")
+            turn.usage = event.usage
+            return dataclasses.replace(event, text=turn.text)
+        if isinstance(event, Warn) and self._said.setdefault(event.message, pid) != pid:
+            return None  # a worker started anew says again what the one before opened with
+        return event
+
+    def _watch(self, turn: Turn, worker: Worker) -> Watch:
+        """Return a watch over one answer; its thread touches nothing of the answer's text."""
+
+        def leave(trigger: Trigger) -> bool:
+            if turn.is_cancelled or turn.leaving is not None or not self._may_leave(turn, trigger):
+                return False
+            turn.leaving = trigger
+            worker.cancel()
+            return True
+
+        def on_pace(word: Pace) -> None:
+            if word == "stalled":
+                worker.kill()
+            elif not leave(Trigger.PRESSURE) and self._said.setdefault(_SLOW, worker.pid):
+                self._said[_SLOW] = 0
+                turn.warnings.append(_SLOW)
+
+        def on_late() -> None:
+            leave(Trigger.DEADLINE)
+
+        return Watch(on_pace, on_late, self._deadline_s)

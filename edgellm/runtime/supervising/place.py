@@ -1,0 +1,231 @@
+"""Place: the model on this machine: its worker, the plan it was opened by, and the rungs below it.
+
+A worker is started when it is needed and the one before has ended. A rung is taken for each time that
+memory ran out, and stays taken: what failed once is not tried again as it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from edgellm.errors import EdgeLLMError
+from edgellm.hw.machine import machine
+from edgellm.policy.deaths import trigger_of
+from edgellm.policy.fitting import Fitting
+from edgellm.policy.ladder import next_lower
+from edgellm.routing import Trigger
+from edgellm.runtime.session import SessionFacts
+from edgellm.runtime.supervising.inquest import Inquest
+from edgellm.runtime.supervising.preflight import refusal, with_settings
+from edgellm.runtime.supervising.starting import Start
+from edgellm.runtime.supervising.turn import RouteFailed
+from edgellm.runtime.worker.ending import WorkerEnded
+from edgellm.runtime.worker.handle import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edgellm.policy.ladder import Rung
+    from edgellm.policy.plan import Plan
+    from edgellm.policy.route import LocalState
+    from edgellm.routing import Phase
+    from edgellm.runtime.session import SessionOptions
+    from edgellm.runtime.supervising.starting import StartWorker
+    from edgellm.runtime.worker.ending import Ending
+
+DEFAULT_CTX: Final = 4096
+_LOWERS: Final = (Trigger.NO_FIT, Trigger.LOAD_OOM, Trigger.WORKER_DIED, Trigger.DECODE_FATAL)
+"""What a rung of the ladder may help. Contexts grow by themselves as far as they can."""
+
+_NO_FACTS: Final = SessionFacts("none", 0, 0, 0, 0, "", "", "", 0.0)
+
+
+class Place:
+    """One model on this machine.
+
+    Args:
+        path: of the model.
+        options: as the user gave them.
+        plan: made for them, or None where none could be made.
+        start: starts a worker; tests give another one.
+
+    Attributes:
+        rungs: that were taken, in order.
+        absent: why no worker can ever be, None while one may.
+        inquest: finds out why workers end.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: SessionOptions,
+        plan: Plan | None,
+        start: StartWorker = Worker.start,
+    ) -> None:
+        self.path = path
+        self.rungs: list[Rung] = []
+        self.absent: EdgeLLMError | None = None
+        self.inquest = Inquest(path)
+        self._options = options
+        self._plan = plan
+        self._start = start
+        self._starting: Start | None = None
+        self._worker: Worker | None = None
+        self._facts = _NO_FACTS
+
+    @property
+    def worker(self) -> Worker | None:
+        """Return the worker whose model is loaded, None while there is none; it may have ended."""
+        return self._worker
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether a worker stands ready."""
+        return self._worker is not None and self._worker.ending is None
+
+    @property
+    def backend(self) -> str:
+        """Return what computes: `cpu` or `gpu`."""
+        return "gpu" if self._plan is not None and self._plan.settings.n_gpu_layers else "cpu"
+
+    @property
+    def n_ctx(self) -> int:
+        """Return the tokens of the context that a worker begins with."""
+        planned = DEFAULT_CTX if self._plan is None else self._plan.settings.n_ctx
+        return self._options.n_ctx or planned
+
+    def facts(self) -> SessionFacts:
+        """Return the settings of the worker that there is, or was last."""
+        if self._worker is not None:
+            self._facts = self._worker.facts()
+        return self._facts
+
+    def ready(self, cancelled: Callable[[], bool]) -> Worker | None:
+        """Return a worker whose model is loaded, None when `cancelled` says so before.
+
+        Raises:
+            RouteFailed: it cannot be started, or ended since it was used last.
+            EdgeLLMError: it cannot be started, and nothing follows from that.
+        """
+        if self._worker is not None:
+            if self._worker.ending is None:
+                return self._worker
+            raise self.death(self._worker.ending)
+        if self._starting is None:
+            self._check_fit()
+            self.inquest.begin(None)
+            self._starting = self._begun()
+        try:
+            worker = self._starting.wait(cancelled)
+        except WorkerEnded as ended:
+            self._starting = None
+            raise self.death(ended.ending) from ended
+        except EdgeLLMError as err:
+            self._starting = None
+            raise self.failure(err, "load") from err
+        if worker is not None:
+            self._starting, self._worker = None, worker
+        return worker
+
+    def _begun(self) -> Start:
+        path = next((rung.model_path for rung in reversed(self.rungs) if rung.model_path), None)
+        options = self._options
+        if self._plan is not None:
+            settings = self.rungs[-1].settings if self.rungs else None
+            options = with_settings(options, self._plan, settings)
+        return Start(self._start, Path(path) if path else self.path, options, self.inquest.begin)
+
+    def _check_fit(self) -> None:
+        """Refuse what cannot fit before anything is loaded, unless the user insists."""
+        plan = self._plan
+        if plan is not None and not self._options.force and not self.fits():
+            now = Fitting(plan.shape, plan.wishes, machine(), 0).plan()
+            raise RouteFailed(refusal(now, self.path), Trigger.NO_FIT, "load")
+
+    def fits(self, rung: Rung | None = None) -> bool:
+        """Return whether what is tried next, or a rung, fits what is free now; True if unknown."""
+        plan = self._plan
+        if plan is None:
+            return True
+        fitting = Fitting(plan.shape, plan.wishes, machine(), 0)
+        last = rung or (self.rungs[-1] if self.rungs else None)
+        if last is None:
+            return fitting.plan().fits
+        return last.model_path is not None or fitting.fits(last.settings)
+
+    def death(self, ending: Ending, *, available_bytes: int | None = None) -> RouteFailed:
+        """Return the failed route that the worker's end is; the next answer starts another.
+
+        Args:
+            ending: how it ended.
+            available_bytes: of memory, as last read while it lived.
+        """
+        self.facts()
+        self._worker = None
+        return self.inquest.failure(ending, available_bytes=available_bytes)
+
+    def failure(self, error: EdgeLLMError, phase: Phase) -> RouteFailed | EdgeLLMError:
+        """Return what an error of the worker means: a failed route, or the error itself."""
+        trigger = trigger_of(error, phase)
+        if trigger is None:
+            return error
+        if trigger is Trigger.UNSUPPORTED:
+            self.absent = error
+        return RouteFailed(error, trigger, phase)
+
+    def state(self, failure: RouteFailed | None) -> LocalState:
+        """Return what this machine can still do about a failure, None being the first choice."""
+        if self.absent is not None:
+            return "absent"
+        if failure is None or failure.trigger is Trigger.CLOUD_FAILED:
+            return "ready"
+        if failure.verdict is not None and not failure.verdict.may_restart:
+            return "exhausted"
+        if failure.trigger is Trigger.WORKER_KILLED:
+            return "ready"
+        return "lower" if self._below(failure) else "exhausted"
+
+    def lower(self, failure: RouteFailed) -> Rung | None:
+        """Take what rungs a failure asks for; the worker that stands above them is ended.
+
+        Returns:
+            The last rung taken, None where the failure asks for none or none is left.
+        """
+        found = self._below(failure)
+        if not found:
+            return None
+        self.rungs += found
+        self.end(at_once=True)
+        return found[-1]
+
+    def _below(self, failure: RouteFailed) -> list[Rung]:
+        """Return the rungs to be taken for a failure: one, or as many as it takes until it fits."""
+        if failure.trigger not in _LOWERS or (failure.verdict and not failure.is_memory):
+            return []
+        found: list[Rung] = []
+        while (rung := self._next_rung([*self.rungs, *found])) is not None:
+            found.append(rung)
+            if failure.trigger is not Trigger.NO_FIT or self.fits(rung):
+                return found
+        return []
+
+    def _next_rung(self, rungs: Sequence[Rung]) -> Rung | None:
+        return None if self._plan is None else next_lower(self._plan, rungs)
+
+    def end(self, *, at_once: bool = False) -> None:
+        """End the worker that is there or on its way; the next answer starts another.
+
+        Args:
+            at_once: do not wait for snapshots that are being written.
+        """
+        self.facts()
+        worker, self._worker = self._worker, None
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.drop()
+        if worker is not None:
+            if at_once:
+                worker.kill()
+            else:
+                worker.close()

@@ -1,0 +1,128 @@
+"""Purse: what one program may send to one endpoint: its consent, its budget, the endpoint's breaker."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import TYPE_CHECKING
+
+from edgellm.errors import NoRoute
+from edgellm.policy.budget import MICRO, limits_of
+from edgellm.policy.consent import ALL_DATA, Wanted
+from edgellm.routing import CloudUse, origin_of
+from edgellm.runtime.books.breakers import BreakerBook
+from edgellm.runtime.books.consents import ConsentBook
+from edgellm.runtime.books.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgellm.cloud.events import CloudEnd, Traffic
+    from edgellm.errors import EndpointError
+    from edgellm.policy.budget import Limits, Need, Reservation
+    from edgellm.policy.consent import Consent
+    from edgellm.policy.route import BreakerState, BudgetState, ConsentState
+    from edgellm.routing import Budget, Endpoint
+
+_CHARS_PER_TOKEN = 4
+
+
+class Purse:
+    """The books of one program about one endpoint.
+
+    Every method raises `RecordsDamaged` where a book is not what was written: then nothing is sent.
+
+    Args:
+        endpoint: that may be asked.
+        budget: the user's.
+        app: the program's name.
+        home: the folder of the books.
+    """
+
+    def __init__(self, endpoint: Endpoint, budget: Budget, app: str, home: Path) -> None:
+        self.origin = origin_of(endpoint.url)
+        self._app = app
+        self._endpoint = endpoint
+        self._budget = budget
+        self._wanted = Wanted(app, self.origin, endpoint.model, ALL_DATA)
+        self._consents = ConsentBook(home)
+        self._ledger = Ledger(home)
+        self._breakers = BreakerBook(home)
+        self.settings = ""
+
+    def know_key(self, api_key: str | None) -> None:
+        """Note the key, as a fingerprint: a breaker that it opened closes when it is another one."""
+        marks = f"{self._endpoint.url}\0{self._endpoint.model}\0{api_key or ''}"
+        self.settings = hashlib.sha256(marks.encode("utf-8", "replace")).hexdigest()[:16]
+
+    def consent(self) -> tuple[ConsentState, Consent | None]:
+        """Return the state of the user's leave, and the leave."""
+        return self._consents.find(self._wanted)
+
+    def breaker(self) -> BreakerState:
+        """Return the state of the endpoint's breaker."""
+        return self._breakers.cloud_state(self.origin, self.settings)
+
+    def budget(self, need: Need) -> BudgetState:
+        """Return whether a request would fit."""
+        return self._ledger.allowance(need, self._limits(self.consent()[1]), self._app).state
+
+    def put_aside(self, need: Need) -> tuple[Consent, Reservation]:
+        """Put aside what a request can take, at most; it is on the disk when this returns.
+
+        Raises:
+            NoRoute: consent or budget went between the decision and now.
+        """
+        state, consent = self.consent()
+        if state != "valid" or consent is None:
+            raise NoRoute(
+                f"the consent for {self.origin} is not valid any more: {state}",
+                hint="`edgellm consent grant`",
+            )
+        if not self._breakers.begin_trial(self.origin, self.settings):
+            raise NoRoute(f"another program is trying {self.origin} carefully", hint="ask again")
+        return consent, self._ledger.reserve(need, self._limits(consent), self._app)
+
+    def settle(
+        self, reservation: Reservation, traffic: Traffic, end: CloudEnd | None, n_chars: int
+    ) -> CloudUse:
+        """Book what a request took, and return it.
+
+        Args:
+            reservation: what was put aside.
+            traffic: bytes that moved.
+            end: the answer's end with the endpoint's counts, None where there was none.
+            n_chars: length of what came, for a guess where there are no counts.
+        """
+        counted = end is not None and end.prompt_tokens is not None
+        use = CloudUse(
+            origin=self.origin,
+            model=self._endpoint.model,
+            prompt_tokens=(end.prompt_tokens if end else None)
+            or traffic.bytes_out // _CHARS_PER_TOKEN,
+            cached_tokens=(end.cached_tokens if end else None) or 0,
+            completion_tokens=(end.completion_tokens if end else None)
+            or -(-n_chars // _CHARS_PER_TOKEN),
+            bytes_out=traffic.bytes_out,
+            bytes_in=traffic.bytes_in,
+            estimated=not counted,
+        )
+        if not traffic.bytes_out:
+            self._ledger.release(reservation)
+            return dataclasses.replace(use, usd=0.0)
+        micro_usd = self._ledger.settle(reservation, use)
+        has_price = self._endpoint.usd_per_mtok_in is not None
+        return dataclasses.replace(use, usd=micro_usd / MICRO if has_price else None)
+
+    def answered(self) -> None:
+        """Note a whole answer."""
+        self._breakers.note_answer(self.origin)
+
+    def failed(self, error: EndpointError) -> None:
+        """Note a failure of the endpoint."""
+        self._breakers.note_failure(
+            self.origin, error.kind, settings=self.settings, retry_after_s=error.retry_after_s
+        )
+
+    def _limits(self, consent: Consent | None) -> Limits:
+        return limits_of(self._budget, consent.max_micro_usd_per_day if consent else None)

@@ -1,0 +1,111 @@
+"""Recorder: what is written down of answers: one audit record each, and how this machine fared.
+
+The record is on the disk before `Done` is handed out. An answer that failed, was refused or was given up
+has one as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from edgellm.errors import EdgeLLMError
+from edgellm.runtime.books.audit import AuditLog
+from edgellm.runtime.books.record import AuditRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from edgellm.core import Done
+    from edgellm.runtime.session import SessionOptions
+    from edgellm.runtime.supervising.resting import Resting
+    from edgellm.runtime.supervising.turn import RouteFailed, Turn
+
+
+class Recorder:
+    """Writes down what one session did.
+
+    Args:
+        options: the user's.
+        model: name of the local model.
+        resting: this machine's breaker.
+        home: the folder of the books.
+    """
+
+    def __init__(self, options: SessionOptions, model: str, resting: Resting, home: Path) -> None:
+        self._options = options
+        self._model = model
+        self._resting = resting
+        self._log = AuditLog(home)
+
+    @contextmanager
+    def recording(self, turn: Turn) -> Iterator[None]:
+        """See to it that a turn has its record, whatever ends it.
+
+        Raises:
+            RecordsDamaged: none can be written; then nothing is answered.
+        """
+        self._log.ready()
+        finish = "given_up"
+        try:
+            yield
+        except EdgeLLMError as err:
+            finish = err.code
+            raise
+        finally:
+            if not turn.audit_id and not turn.is_unrecorded:
+                self._append(turn, finish, has_answer=False)
+
+    def finished(self, turn: Turn, done: Done) -> Done:
+        """Write down an answer, and return its end as the caller gets it."""
+        if done.route == "local" and done.finish_reason != "cancelled":
+            self._resting.note_success()
+        turn.usage = done.usage
+        self._append(turn, done.finish_reason, has_answer=True)
+        return dataclasses.replace(
+            done,
+            timings=dataclasses.replace(done.timings, ttft_ms=turn.ttft_ms),
+            seed=turn.seed,
+            degraded=turn.degraded,
+            cloud=turn.cloud,
+            audit_id=turn.audit_id,
+        )
+
+    def failed(self, failure: RouteFailed) -> None:
+        """Note that a route failed."""
+        if failure.is_death_for_memory:
+            self._resting.note_death()
+
+    def _append(self, turn: Turn, finish: str, *, has_answer: bool) -> None:
+        decision, failure = turn.decision, turn.failure
+        taken = "none" if decision is None else decision.route
+        record = AuditRecord(
+            app=self._options.app,
+            mode=self._options.mode.value,
+            route=(turn.route or taken) if has_answer else taken,
+            action="" if decision is None else decision.action,
+            reason="" if decision is None else decision.reason,
+            trigger="" if failure is None else failure.trigger.value,
+            model=self._model,
+            finish=finish,
+            n_switches=turn.n_switches,
+            degraded=turn.degraded,
+            prompt_tokens=turn.usage.prompt_tokens,
+            completion_tokens=turn.usage.completion_tokens or turn.n_local_tokens,
+            cloud=turn.cloud,
+            micro_usd=turn.micro_usd,
+            consent_id=turn.consent_id,
+            reservation_id=turn.reservation_id,
+        )
+        turn.is_unrecorded = True  # until it is there; a second try would fail as well
+        turn.audit_id = self._log.append(record, _prompt_bytes(turn))
+        turn.is_unrecorded = False
+
+
+def _prompt_bytes(turn: Turn) -> bytes:
+    """Return the conversation in one fixed form; the log keeps a keyed hash of it alone."""
+    messages = [message.to_wire() for message in turn.request.messages]
+    return json.dumps([messages, turn.request.to_wire()["tools"]], sort_keys=True).encode()

@@ -1,0 +1,62 @@
+"""Resting: the breaker of one model on this machine, which outlives programs.
+
+Only deaths and refusals for want of memory count. A worker that lives has shown that its settings fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from edgellm.runtime.books.breakers import BreakerBook, local_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from edgellm.policy.route import BreakerState
+    from edgellm.runtime.supervising.place import Place
+
+
+class Resting:
+    """The breaker of one place.
+
+    Args:
+        place: whose worker it is about.
+        home: the folder of the books.
+    """
+
+    def __init__(self, place: Place, home: Path) -> None:
+        self._place = place
+        self._book = BreakerBook(home)
+        self._key = local_key(_file_key(place.path), place.backend, place.n_ctx)
+
+    def state(self) -> BreakerState:
+        """Return its state; where it rests, free memory is looked at, which may end that.
+
+        Raises:
+            RecordsDamaged: the book is not what was written.
+        """
+        if self._place.is_alive:
+            return "closed"
+        state = self._book.local_state(self._key)
+        return (
+            state if state == "closed" else self._book.note_look(self._key, fits=self._place.fits())
+        )
+
+    def note_death(self) -> None:
+        """Note that memory ran out."""
+        self._book.note_death(self._key)
+
+    def note_success(self) -> None:
+        """Note that an answer was made."""
+        self._book.note_warm_up(self._key)
+
+
+def _file_key(path: Path) -> str:
+    """Return a name for a model file, without reading it whole: it may just have been too much."""
+    try:
+        status = path.stat()
+    except OSError:
+        return "absent"
+    marks = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return hashlib.sha256(repr(marks).encode()).hexdigest()[:32]

@@ -1,0 +1,250 @@
+"""Supervisor: the session whose engine runs in a worker, and which outlives it.
+
+One answer is a loop: decide on a route, tell of it, take it; where it fails, decide again. Each failure
+is counted against its route, so that the loop ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from edgellm.core import Done, Failure, Message, Request, Warn
+from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, NoRoute, UsageError
+from edgellm.runtime.supervising.here import Here
+from edgellm.runtime.supervising.turn import RouteFailed, Turn
+from edgellm.runtime.worker.ending import WorkerEnded
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from types import TracebackType
+
+    from edgellm.core import Event, ModelInfo, SnapshotUse, Tools
+    from edgellm.policy.route import Decision
+    from edgellm.runtime.session import SessionFacts, SessionOptions
+    from edgellm.runtime.supervising.choosing import Chooser
+    from edgellm.runtime.supervising.place import Place
+    from edgellm.runtime.supervising.recording import Recorder
+    from edgellm.runtime.supervising.there import There
+
+_OPENING: Final = Request((Message("user", "."),))  # stands for any: nobody sends it
+
+
+class Supervisor:
+    """A `Session` over a worker and, where the policy allows it, an endpoint.
+
+    Args:
+        model: what the file says of itself.
+        options: the user's.
+        place: the model on this machine.
+        chooser: asks the policy.
+        recorder: writes down what was done.
+        there: the endpoint, or None.
+    """
+
+    def __init__(
+        self,
+        model: ModelInfo,
+        options: SessionOptions,
+        place: Place,
+        chooser: Chooser,
+        recorder: Recorder,
+        there: There | None = None,
+    ) -> None:
+        self.model = model
+        self._place = place
+        self._chooser = chooser
+        self._recorder = recorder
+        self._there = there
+        self._here = Here(place, chooser.may_leave, options.deadline_s)
+        self._opening: RouteFailed | None = None
+        self._notes: list[str] = []
+        self._turn: Turn | None = None
+        self._closed = False
+        self._n_cancels = 0
+        self._claiming = threading.Lock()
+
+    def open(self) -> None:
+        """Load the model, so that the first request need not wait for it.
+
+        Where it cannot be loaded and an endpoint may be asked, the session is open all the same.
+
+        Raises:
+            EdgeLLMError: it cannot be loaded, and no other route may be taken.
+        """
+        turn = Turn(_OPENING)
+        decision = self._chooser.decide(turn, None)
+        while decision.route == "local":
+            self._notes += [e.message for e in self._go(turn, decision) if isinstance(e, Warn)]
+            try:
+                self._place.ready(lambda: False)
+            except RouteFailed as failed:
+                self._failed(turn, failed)
+                decision = self._chooser.decide(turn, failed)
+            else:
+                return
+        if decision.route == "none":
+            raise self._end(turn, decision)
+        self._opening = turn.failure
+
+    def facts(self) -> SessionFacts:
+        """Return the resolved settings."""
+        return self._place.facts()
+
+    def stream(self, request: Request) -> Iterator[Event]:
+        """Answer a request piece by piece; `cancel` counts from this call on."""
+        return _with_failure(self._answer(request, self._n_cancels))
+
+    def generate(self, request: Request) -> Done:
+        """Answer a request whole."""
+        for event in self._answer(request, self._n_cancels):
+            if isinstance(event, Done):
+                return event
+        raise EngineFailed("the answer ended without a result")
+
+    def _answer(self, request: Request, n_cancels: int) -> Generator[Event, None, None]:
+        turn = Turn.begin(request)
+        with (
+            self._one_at_a_time(turn, n_cancels),
+            self._recorder.recording(turn),
+            closing(self._events(turn)) as events,
+        ):
+            for event in events:
+                yield self._recorder.finished(turn, event) if isinstance(event, Done) else event
+
+    def _events(self, turn: Turn) -> Generator[Event, None, None]:
+        """Take one route after the other until one brings the answer to its end."""
+        turn.warnings, self._notes = self._notes, []
+        turn.failure, self._opening = self._opening, None
+        decision = self._chooser.decide(turn, turn.failure)
+        while decision.route != "none":
+            yield from self._go(turn, decision)
+            try:
+                yield from self._route(turn, decision)
+            except RouteFailed as failed:
+                self._failed(turn, failed)
+                decision = self._chooser.decide(turn, failed)
+            else:
+                return
+        yield from turn.told()
+        yield from self._chooser.explained(turn, decision)
+        raise self._end(turn, decision)
+
+    def _go(self, turn: Turn, decision: Decision) -> list[Event]:
+        """Turn to a route, one rung lower where memory ran out, and say so."""
+        failure, what = turn.failure, ""
+        if failure is not None and decision.route == "local":
+            rung = self._place.lower(failure)
+            if rung is not None:
+                what = rung.reason
+                turn.degraded |= rung.changes_numerics
+        return turn.go(decision, what)
+
+    def _route(self, turn: Turn, decision: Decision) -> Iterator[Event]:
+        if decision.route == "local":
+            return self._here.answer(turn, warms_up="warm_up" in decision.obligations)
+        if self._there is None:
+            raise EngineFailed("an endpoint was chosen, and there is none")
+        return self._there.answer(turn, decision)
+
+    def _failed(self, turn: Turn, failed: RouteFailed) -> None:
+        turn.failure, turn.first_failure = failed, turn.first_failure or failed
+        self._recorder.failed(failed)
+
+    @staticmethod
+    def _end(turn: Turn, decision: Decision) -> EdgeLLMError:
+        """Return what the caller gets when no route is left: the first failure, and the last with it."""
+        first, last = turn.first_failure, turn.failure
+        if first is None or last is None:
+            return NoRoute(
+                "no route may be taken: " + "; ".join(decision.reasons),
+                reasons=decision.reasons,
+                hint=decision.remedy,
+            )
+        if last is not first:
+            first.error.__cause__ = last.error
+        return first.error
+
+    def warm(self, messages: Sequence[Message], tools: Tools = ()) -> SnapshotUse:
+        """Read the prefix of a conversation and wait until the disk has it; see `Session.warm`."""
+        turn = Turn(Request(tuple(messages) or _OPENING.messages, tools=tools))
+        with self._one_at_a_time(turn, self._n_cancels):
+            try:
+                return self._warm(turn, messages, tools)
+            except RouteFailed as failed:
+                self._failed(turn, failed)
+            decision = self._chooser.decide_here(turn, turn.failure)
+            if decision.route != "local":
+                raise self._end(turn, decision)
+            self._go(turn, decision)
+            try:
+                return self._warm(turn, messages, tools)
+            except RouteFailed as failed:
+                self._failed(turn, failed)
+                raise self._end(turn, decision) from failed
+
+    def _warm(self, turn: Turn, messages: Sequence[Message], tools: Tools) -> SnapshotUse:
+        turn.n_local += 1
+        worker = self._place.ready(lambda: turn.is_cancelled)
+        if worker is None:
+            raise Cancelled("reading was stopped before the model was loaded")
+        try:
+            return worker.warm(messages, tools)
+        except WorkerEnded as ended:
+            death = self._place.death(ended.ending)
+            if turn.is_cancelled:
+                raise Cancelled("reading was stopped") from ended
+            raise death from ended
+
+    @contextmanager
+    def _one_at_a_time(self, turn: Turn, n_cancels: int) -> Iterator[None]:
+        """Let one answer be made; a cancel that came before it began ends it at once."""
+        with self._claiming:
+            if self._closed:
+                raise EngineFailed("the session is closed")
+            if self._turn is not None:
+                raise UsageError(
+                    "this session is making another answer",
+                    hint="read that one to its end or close its iterator first",
+                )
+            self._turn = turn
+            turn.is_cancelled = self._n_cancels != n_cancels
+        try:
+            yield
+        finally:
+            self._turn = None
+
+    def cancel(self) -> None:
+        """End the answer asked for last; callable from any thread and from a signal handler."""
+        self._n_cancels += 1
+        turn, worker = self._turn, self._place.worker
+        if turn is not None:
+            turn.is_cancelled = True
+            if worker is not None:
+                worker.cancel()
+
+    def close(self) -> None:
+        """Cancel what is running, wait for snapshots at most two seconds, then free the model."""
+        self._closed = True
+        self.cancel()
+        self._place.end()
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _with_failure(events: Iterator[Event]) -> Iterator[Event]:
+    """Let an error be the last event of a stream."""
+    try:
+        yield from events
+    except EdgeLLMError as err:
+        yield Failure(err.code, str(err), err.exit_code)

@@ -1,0 +1,229 @@
+"""There: an answer, or the rest of one, by the endpoint. The one loop in the program that asks again.
+
+Nothing is sent without a decision that says so, a consent, and budget put aside. A request is sent
+again only while nothing of its answer was shown, and never earlier than the endpoint asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from typing import TYPE_CHECKING, Final
+
+from edgellm.cloud.events import CloudEnd, CloudReasoning, CloudToolCall, Traffic
+from edgellm.core import Done, Warn
+from edgellm.errors import EdgeLLMError, EndpointError, NoRoute
+from edgellm.policy.budget import ANSWER_TOKENS, need_of
+from edgellm.policy.route import clear
+from edgellm.routing import Trigger
+from edgellm.runtime.supervising.turn import RouteFailed
+from edgellm.runtime.text import TextJoiner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from edgellm.cloud.client import ChatClient
+    from edgellm.cloud.events import CloudEvent
+    from edgellm.core import Event, FinishReason, Request
+    from edgellm.policy.budget import Need, Reservation
+    from edgellm.policy.route import BreakerState, BudgetState, ConsentState, Decision
+    from edgellm.runtime.session import CloudOptions
+    from edgellm.runtime.supervising.purse import Purse
+    from edgellm.runtime.supervising.turn import Turn
+
+MAX_ATTEMPTS: Final = 3
+LONGEST_WAIT_S: Final = 60.0
+"""The longest that one answer waits in all; an endpoint that wants more gets no second request."""
+
+_FIRST_WAIT_S: Final = 0.5
+_LOOK_S: Final = 0.05
+_SPARE_BYTES: Final = 64
+"""What a body may grow by when an endpoint wants a field called otherwise."""
+
+
+class There:
+    """Answers by one endpoint.
+
+    Args:
+        options: where, and the key.
+        purse: consent, budget and breaker.
+    """
+
+    def __init__(self, options: CloudOptions, purse: Purse) -> None:
+        self.endpoint = options.endpoint
+        self._api_key = options.api_key
+        self._purse = purse
+        self._client: ChatClient | None = None
+
+    def consent_state(self) -> ConsentState:
+        """Return the state of the user's leave."""
+        return self._purse.consent()[0]
+
+    def breaker_state(self) -> BreakerState:
+        """Return the state of the endpoint's breaker. The key is looked up for it."""
+        self._known()
+        return self._purse.breaker()
+
+    def budget_state(self, turn: Turn) -> BudgetState:
+        """Return whether the worst case of a turn's request fits what is left."""
+        return self._purse.budget(self._need(_bounded(turn, ""), ""))
+
+    def answer(self, turn: Turn, decision: Decision) -> Iterator[Event]:
+        """Make an answer, or go on with one; the last event is `Done`.
+
+        Raises:
+            RouteFailed: the endpoint failed, and something may follow from that.
+        """
+        turn.n_cloud += 1
+        begun = turn.text if decision.action == "continue" else ""
+        request = _bounded(turn, begun)
+        n_before, waits = turn.n_shown, _Waits()
+        while True:
+            try:
+                yield from self._once(turn, decision, request, begun)
+            except NoRoute as err:  # what was open when it was decided is open no more
+                raise RouteFailed(err, Trigger.CLOUD_FAILED, "decode") from err
+            except EndpointError as err:
+                self._purse.failed(err)
+                wait_s = None if turn.n_shown > n_before else waits.next_s(err)
+                if wait_s is None:
+                    raise RouteFailed(err, Trigger.CLOUD_FAILED, "decode") from err
+                said = f"{err}; asking again in {wait_s:.0f} s" if wait_s >= 1 else ""
+            else:
+                return
+            if said:
+                yield Warn(said)
+            if not _slept(turn, wait_s):
+                yield Done(turn.text, "cancelled", "cloud", seed=turn.seed)
+                return
+
+    def _once(
+        self, turn: Turn, decision: Decision, request: Request, begun: str
+    ) -> Iterator[Event]:
+        """Send the request once; what it cost is booked however it ends."""
+        client = self._known()
+        consent, reservation = self._purse.put_aside(self._need(request, begun))
+        clearance = clear(decision, consent, reservation, self.endpoint)
+        received = _Received(request.stop)
+        try:
+            with client.stream(
+                request,
+                clearance,
+                begun=begun,
+                cancelled=lambda: turn.is_cancelled,
+                traffic=received.traffic,
+            ) as events:
+                for event in events:
+                    turn.tool_call_shown |= isinstance(event, CloudToolCall)
+                    if shown := received.take(event):
+                        yield turn.token(shown)
+                    if received.is_over:
+                        break
+        finally:
+            self._settle(turn, reservation, consent.consent_id, received)
+        self._purse.answered()
+        yield from turn.told()
+        if received.end is not None and received.end.note:
+            yield Warn(received.end.note)
+        yield Done(turn.text, received.finish_reason, "cloud", seed=turn.seed)
+
+    def _settle(
+        self, turn: Turn, reservation: Reservation, consent_id: str, received: _Received
+    ) -> None:
+        try:
+            use = self._purse.settle(reservation, received.traffic, received.end, received.n_chars)
+        except EdgeLLMError as err:  # what was put aside stays taken: nothing is overspent
+            turn.warnings.append(f"the cost could not be booked: {err}")
+            return
+        turn.bill(use, consent_id, reservation.reservation_id)
+
+    def _need(self, request: Request, begun: str) -> Need:
+        n_bytes = len(self._known().body_of(request, begun)) + _SPARE_BYTES
+        return need_of(self.endpoint, n_bytes, request.max_tokens)
+
+    def _known(self) -> ChatClient:
+        """Return the client; its key is looked up when it is first needed."""
+        if self._client is None:
+            from edgellm.cloud.client import ChatClient
+
+            key = self._api_key() if callable(self._api_key) else self._api_key
+            self._purse.know_key(key)
+            self._client = ChatClient(self.endpoint, key)
+        return self._client
+
+
+class _Received:
+    """What came of one request so far.
+
+    Args:
+        stop: texts that end the answer; endpoints take only some of them.
+    """
+
+    def __init__(self, stop: tuple[str, ...]) -> None:
+        self.traffic = Traffic()
+        self.end: CloudEnd | None = None
+        self.n_chars = 0
+        self._joiner = TextJoiner(stop)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing more is wanted."""
+        return self.end is not None or self._joiner.stopped
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Return how it ended."""
+        return "stop" if self.end is None or self._joiner.stopped else self.end.finish_reason
+
+    def take(self, event: CloudEvent) -> str:
+        """Take what came, and return the text to be shown now."""
+        if isinstance(event, CloudEnd):
+            self.end = event
+            return self._joiner.flush()
+        if isinstance(event, CloudToolCall):
+            call = {"name": event.name, "arguments": event.arguments}
+            text = json.dumps(call | ({"id": event.id} if event.id else {}), ensure_ascii=False)
+        else:
+            text = event.text
+        self.n_chars += len(text)
+        if isinstance(event, CloudReasoning):
+            return ""
+        return self._joiner.feed(text.encode())
+
+
+class _Waits:
+    """How long to wait before asking again, and when to stop."""
+
+    def __init__(self) -> None:
+        self._n_failed = 0
+        self._waited_s = 0.0
+
+    def next_s(self, error: EndpointError) -> float | None:
+        """Return seconds to wait after a failure, None to ask no more."""
+        self._n_failed += 1
+        if not error.may_retry or self._n_failed >= MAX_ATTEMPTS:
+            return None
+        wait_s = _FIRST_WAIT_S * self._n_failed
+        if error.retry_after_s is not None:
+            wait_s = max(error.retry_after_s, 0.0)
+        if self._waited_s + wait_s > LONGEST_WAIT_S:
+            return None
+        self._waited_s += wait_s
+        return wait_s
+
+
+def _bounded(turn: Turn, begun: str) -> Request:
+    """Return the request with the limit that is paid for, less what there is of the answer."""
+    asked = turn.request.max_tokens or ANSWER_TOKENS
+    left = max(1, asked - len(turn.journal)) if begun else asked
+    return dataclasses.replace(turn.request, max_tokens=left)
+
+
+def _slept(turn: Turn, wait_s: float) -> bool:
+    """Wait; False as soon as the caller wants no answer any more."""
+    pause, left_s = threading.Event(), wait_s
+    while left_s > 0 and not turn.is_cancelled:
+        pause.wait(min(_LOOK_S, left_s))
+        left_s -= _LOOK_S
+    return not turn.is_cancelled
