@@ -77,7 +77,7 @@ def remembered() -> float | None:
     try:
         with (cache_dir() / _FILE).open("rb") as file:
             value = json.loads(file.read(_MAX_FILE_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     rate = value.get("gb_s") if isinstance(value, dict) else None
     if not isinstance(rate, (int, float)) or not 0 < rate < 1e5:
