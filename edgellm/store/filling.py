@@ -21,7 +21,7 @@ from edgellm.store import layout, planes
 from edgellm.store.beside import Beside
 from edgellm.store.codec import unpack_section
 from edgellm.store.opening import blamed
-from edgellm.store.runs import ALIGN_BYTES
+from edgellm.store.runs import aligned
 from edgellm.store.state import PackedSection
 from edgellm.store.taking import PIECE_BYTES, Runs
 
@@ -64,15 +64,16 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What is read at once: sections that lie as in the file, or one of another kind.
+    """What is read at once: sections that lie as in the file, or one of any kind.
 
     Attributes:
         jobs: in the order of the file.
-        views: of each section of the first kind, the bytes of its rows; else none.
+        n_bytes_before, n_before: of the sections before them.
     """
 
     jobs: list[_Job]
-    views: list[memoryview]
+    n_bytes_before: int
+    n_before: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,17 @@ class _Work:
 
     Attributes:
         tier: of the file.
-        left: shares that nobody has taken, each with its reader.
-        turn: held while a share is taken and read, where all have the same reader.
+        left: shares that nobody has taken.
+        runs: the reader, before the first of them.
+        turn: held while a share is taken and read; None where each share has a reader of its own,
+            made by the thread that takes it.
         room_bytes: of the longest run that is not read to where its rows belong.
     """
 
     tier: Tier
-    left: deque[tuple[Runs, _Share]]
-    turn: AbstractContextManager[object]
+    left: deque[_Share]
+    runs: Runs
+    turn: AbstractContextManager[object] | None
     room_bytes: int
 
 
@@ -106,15 +110,13 @@ def fill_rows(link: Link, state: KVState, *, is_last: bool) -> bytes:
     with blamed(link.path):
         ids = bytearray(header.tokens.n_bytes)
         runs.take(header.tokens, memoryview(ids))
-        shares = _shares(jobs)
-        readers, after = [runs] * len(shares), runs
-        has_two = _is_large(jobs)
-        turn: AbstractContextManager[object] = threading.Lock()
+        after, has_two = runs, _is_large(jobs)
+        turn: AbstractContextManager[object] | None = threading.Lock()
         if has_two and all(job.row.stored in PLAIN for job in jobs):
-            *readers, after = _readers(runs, shares)
-            turn, has_two = nullcontext(), after is not runs
-        room_bytes = max((s.jobs[0].row.extent.n_bytes for s in shares if not s.views), default=0)
-        work = _Work(header.tier, deque(zip(readers, shares, strict=True)), turn, room_bytes)
+            twin = runs.twin(sum(_n_bytes(job) for job in jobs), len(jobs))
+            after, turn, has_two = (twin, None, True) if twin else (runs, turn, False)
+        room_bytes = max((_n_bytes(job) for job in jobs if not _is_in_place(job)), default=0)
+        work = _Work(header.tier, _shares(jobs), runs, turn, room_bytes)
         with Beside(_do, work) if has_two else nullcontext():
             _do(work)
         after.footer(layout.FOOTER.pack(layout.END_MAGIC, link.file.n_bytes, link.digest))
@@ -141,30 +143,30 @@ def _is_large(jobs: list[_Job]) -> bool:
     return sum(job.row.extent.n_bytes for job in jobs) >= MIN_TWO_THREADS_BYTES
 
 
-def _shares(jobs: list[_Job]) -> list[_Share]:
-    shares: list[_Share] = []
-    left_bytes = 0
-    for job in jobs:
-        view, n_bytes = _view(job), job.row.extent.n_bytes
-        if view is None or n_bytes > left_bytes or n_bytes % ALIGN_BYTES:
-            shares.append(_Share([], []))
-            left_bytes = MAX_AT_ONCE_BYTES if view and not n_bytes % ALIGN_BYTES else 0
-        left_bytes -= n_bytes
+def _shares(jobs: list[_Job]) -> deque[_Share]:
+    shares: deque[_Share] = deque()
+    at_bytes = left_bytes = 0
+    for i, job in enumerate(jobs):
+        n_bytes = _n_bytes(job)
+        can_join = n_bytes == job.row.extent.n_bytes and _is_in_place(job)
+        if not can_join or n_bytes > left_bytes:
+            shares.append(_Share([], at_bytes, i))
+            left_bytes = MAX_AT_ONCE_BYTES if can_join else 0
         shares[-1].jobs.append(job)
-        if view is not None:
-            shares[-1].views.append(view)
+        left_bytes -= n_bytes
+        at_bytes += n_bytes
     return shares
 
 
-def _readers(runs: Runs, shares: list[_Share]) -> list[Runs]:
-    """Return a reader for each share, and one for what comes after; all the same where only one can read."""
-    readers = [runs]
-    for share in shares:
-        twin = readers[-1].twin([job.row.extent for job in share.jobs])
-        if twin is None:
-            return [runs] * (len(shares) + 1)
-        readers.append(twin)
-    return readers
+def _n_bytes(job: _Job) -> int:
+    """Return what a section takes in the file, padding included."""
+    return aligned(job.row.extent.n_bytes)
+
+
+def _is_in_place(job: _Job) -> bool:
+    """Return whether rows lie in memory as they do in the file."""
+    rows = job.rows
+    return rows is not None and job.row.stored in PLAIN and rows.flags.c_contiguous
 
 
 def _do(work: _Work) -> None:
@@ -172,12 +174,15 @@ def _do(work: _Work) -> None:
     room = np.empty(work.room_bytes, np.uint8)
     try:
         while True:
-            with work.turn:
+            with work.turn or nullcontext():
                 try:
-                    runs, share = work.left.popleft()
+                    share = work.left.popleft()
                 except IndexError:
                     return
-                run = _read(runs, share, room)
+                runs = work.runs
+                if work.turn is None:
+                    runs = runs.twin(share.n_bytes_before, share.n_before) or runs
+                run = _read(runs, share.jobs, room)
             if run is not None:
                 _unpack(share.jobs[0], work.tier, run)
     except BaseException:
@@ -185,28 +190,22 @@ def _do(work: _Work) -> None:
         raise
 
 
-def _read(runs: Runs, share: _Share, room: Run) -> Run | None:
+def _read(runs: Runs, jobs: list[_Job], room: Run) -> Run | None:
     """Read a share; return the run of one whose rows have to be made of it."""
-    extents = [job.row.extent for job in share.jobs]
-    if len(share.views) > 1:
-        runs.take_all(extents, share.views)
-    elif share.views:
-        runs.take(extents[0], share.views[0])
-    elif share.jobs[0].rows is None:
-        runs.skip(extents[0])
-    else:
-        run = room[: extents[0].n_bytes]
-        runs.take(extents[0], run.data)
-        return run
-    return None
-
-
-def _view(job: _Job) -> memoryview | None:
-    """Return the bytes of rows that lie in memory as they do in the file, None for all others."""
-    rows = job.rows
-    if rows is None or job.row.stored not in PLAIN or not rows.flags.c_contiguous:
+    extents = [job.row.extent for job in jobs]
+    if _is_in_place(jobs[0]):
+        views = [job.rows.reshape(-1).view(np.uint8).data for job in jobs if job.rows is not None]
+        if len(views) > 1:
+            runs.take_all(extents, views)
+        else:
+            runs.take(extents[0], views[0])
         return None
-    return rows.reshape(-1).view(np.uint8).data
+    if jobs[0].rows is None:
+        runs.skip(extents[0])
+        return None
+    run = room[: extents[0].n_bytes]
+    runs.take(extents[0], run.data)
+    return run
 
 
 def _unpack(job: _Job, tier: Tier, run: Run) -> None:

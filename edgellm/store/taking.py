@@ -74,7 +74,12 @@ class Runs:
         if footer != expected:
             raise SnapshotCorrupt("the footer is wrong")
 
-    def twin(self, extents: list[Extent]) -> Runs | None:
-        """Return what takes the runs after these, at the same time; see `OpenFile.twin`."""
-        file = self._file.twin(sum(aligned(extent.n_bytes) for extent in extents))
-        return Runs(file, self._n_taken + len(extents)) if file is not None else None
+    def twin(self, n_bytes: int, n_runs: int) -> Runs | None:
+        """Return what takes the runs after so many, at the same time; see `OpenFile.twin`.
+
+        Args:
+            n_bytes: of the runs in between, padding included.
+            n_runs: how many these are.
+        """
+        file = self._file.twin(n_bytes)
+        return Runs(file, self._n_taken + n_runs) if file is not None else None
