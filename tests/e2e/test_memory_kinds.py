@@ -35,16 +35,21 @@ PARTS: dict[str, list[list[Any]]] = {
 }
 SETTINGS = [{"flash_attention": "on"}, {"flash_attention": "off"}, {"kv_type": "q8_0"}]
 # 300 is where a window's ring of 256 cells has come round.
-LENGTHS = [200, 183, 129, 250, 300]
+LENGTHS = [200, 183, 300]
+MORE_LENGTHS = [*LENGTHS, 129, 250]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(
+    scope="module",
+    params=[LENGTHS, pytest.param(MORE_LENGTHS, marks=pytest.mark.full)],
+    ids=["few", "more"],
+)
 def runs(
-    tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[tuple[Any, Any, Any]]]:
     """Of each model, every case with what it gave in the cold and in the warm process."""
     work = tmp_path_factory.mktemp("kinds")
-    cases = [[model, s, n] for model in PARTS for s in SETTINGS for n in LENGTHS]
+    cases = [[model, s, n] for model in PARTS for s in SETTINGS for n in request.param]
     listed = work / "cases.json"
     listed.write_text(json.dumps(cases))
 
