@@ -77,6 +77,7 @@ class Supervisor:
         decision = self._chooser.decide(turn, None)
         while decision.route == "local":
             self._notes += [e.message for e in self._go(turn, decision) if isinstance(e, Warn)]
+            turn.n_local += 1
             try:
                 self._place.ready(lambda: False)
             except RouteFailed as failed:
