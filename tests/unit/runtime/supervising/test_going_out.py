@@ -1,0 +1,270 @@
+"""Answers that an endpoint takes over: when it may, how the text is joined, and what is written down."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from edgellm.core import Done, Failure, Message, Mode, Request, Switch, Warn
+from edgellm.errors import EndpointError, NoRoute, OutOfMemory, WorkerDied
+from edgellm.routing import Budget
+
+WHOLE = "The answer comes in ten little words , so it is . "
+FAR = "From far away."
+
+
+@pytest.fixture
+def far(endpoint_server, kit) -> Any:
+    """An endpoint that answers `FAR`, or goes on with what it is sent."""
+
+    def handle(line: Any) -> None:
+        messages = line.asked.json()["messages"]
+        text = " Gone on with." if messages[-1]["role"] == "assistant" else FAR
+        line.stream(kit.chunk(text), kit.chunk(finish="stop"), kit.USAGE)
+
+    with endpoint_server.serving(handle) as server:
+        yield server
+
+
+def dies(kit: Any, n: int = 3) -> list[Any]:
+    """Lives of two workers whose memory runs out."""
+    return [kit.Life(n, kit.oom()), kit.Life(n + 1, kit.oom())]
+
+
+def test_nothing_shown_goes_out_with_one_switch(stage, kit, far) -> None:
+    """Before the first token nothing is taken back; the change of route is announced once."""
+    lives = [kit.Life(0, kit.oom()), kit.Life(0, kit.oom())]
+    supervisor, _ = stage.open(*lives, **stage.cloud(far.url))
+    seen = kit.see(supervisor)
+    assert seen.text == seen.done.text == FAR
+    switches = seen.of(Switch)
+    assert [(s.source, s.target, s.discard_from_seq) for s in switches] == [
+        ("local", "cloud", None)
+    ]
+    assert seen.done.route == "cloud"
+    assert {event.route for event in seen.events if hasattr(event, "seq")} == {"cloud"}
+    (record,) = stage.records()
+    assert (record.route, record.trigger, record.finish) == ("cloud", "worker_died", "stop")
+    assert record.consent_id
+    assert record.cloud is not None
+    assert (record.cloud.prompt_tokens, record.cloud.completion_tokens) == (7, 3)
+    assert record.cloud.bytes_out == len(far.asked[0].body)
+    assert seen.done.cloud == record.cloud
+    assert far.asked[0].headers["authorization"] == "Bearer sk-test"
+
+
+@pytest.mark.parametrize("continues", ["flags", "trailing"])
+def test_a_shown_text_is_gone_on_with(stage, kit, far, continues: str) -> None:
+    """Where the endpoint can: the text so far is sent as its beginning, and nothing comes twice."""
+    supervisor, _ = stage.open(*dies(kit), **stage.cloud(far.url, continues=continues))
+    seen = kit.see(supervisor)
+    assert seen.text == seen.done.text == "The answer comes in Gone on with."
+    assert [s.target for s in seen.of(Switch)] == ["local", "cloud"]
+    assert seen.of(Switch)[-1].discard_from_seq is None
+    assert seen.done.degraded
+    assert len(far.asked) == 1
+    assert far.asked[0].json()["messages"][-1]["content"].strip() == "The answer comes in"
+
+
+def test_a_shown_text_is_taken_back_where_the_caller_says_so(stage, kit, far) -> None:
+    """`restart`: the event discards all of it, and the answer is whole from its beginning."""
+    options = stage.cloud(far.url) | {"on_failure": "restart"}
+    supervisor, _ = stage.open(*dies(kit), **options)
+    seen = kit.see(supervisor)
+    assert seen.text == seen.done.text == FAR
+    assert [s.discard_from_seq for s in seen.of(Switch)] == [0, 0]
+
+
+def test_otherwise_the_error_stands_with_what_was_in_the_way(stage, kit, far) -> None:
+    """By default a text that cannot be gone on with ends with the first error; nothing is sent."""
+    supervisor, _ = stage.open(*dies(kit), **stage.cloud(far.url))
+    seen = kit.see(supervisor)
+    assert isinstance(seen.last, Failure)
+    assert (seen.last.code, seen.last.exit) == ("out_of_memory", 4)
+    assert "cannot go on with a text begun elsewhere" in seen.of(Warn)[-1].message
+    assert not far.asked
+
+
+@pytest.mark.parametrize("case", ["private", "no consent", "no budget", "tainted", "offline"])
+def test_g4_nothing_is_sent_where_a_rule_forbids_it(stage, kit, far, case: str) -> None:
+    """Not in a closed mode, without consent or budget, or with a private message."""
+    options = stage.cloud(far.url)
+    request = kit.ASKED
+    if case == "no consent":
+        kit.ConsentBook(stage.home).revoke()
+    elif case == "no budget":
+        options = stage.cloud(far.url, budget=Budget(tokens_per_day=10))
+    elif case == "tainted":
+        request = Request((Message("user", "Why?", sensitivity="private"),))
+    else:
+        options["mode"] = Mode.PRIVATE if case == "private" else Mode.OFFLINE
+    supervisor, _ = stage.open(kit.Life(0, kit.oom()), kit.Life(0, kit.oom()), **options)
+    with pytest.raises(OutOfMemory):
+        supervisor.generate(request)
+    assert not far.n_connections
+    assert stage.records()[0].cloud is None
+
+
+def test_a_killed_worker_sends_nothing_out(stage, kit, far) -> None:
+    """Somebody's kill, twice, is no evidence of anything: an error, and nothing leaves."""
+    supervisor, _ = stage.open(
+        kit.Life(0, kit.died()), kit.Life(0, kit.died()), **stage.cloud(far.url)
+    )
+    with pytest.raises(WorkerDied):
+        supervisor.generate(kit.ASKED)
+    assert not far.n_connections
+
+
+def test_both_routes_fail(stage, kit, endpoint_server) -> None:
+    """The first error is raised with the second chained."""
+    with endpoint_server.serving(lambda line: line.reply(401, '{"error": "no"}')) as server:
+        supervisor, _ = stage.open(
+            kit.Life(0, kit.oom()), kit.Life(0, kit.oom()), **stage.cloud(server.url)
+        )
+        with pytest.raises(OutOfMemory) as caught:
+            supervisor.generate(kit.ASKED)
+        assert isinstance(caught.value.__cause__, EndpointError)
+        assert caught.value.__cause__.kind == "auth"
+        assert server.n_connections == 1
+        with pytest.raises(NoRoute):  # memory rests, and the key is known to be refused
+            supervisor.generate(kit.ASKED)
+        assert server.n_connections == 1
+
+
+def test_an_endpoint_that_is_busy_is_asked_again(stage, kit, endpoint_server) -> None:
+    """As it says when: one answer, nothing doubled, each request booked."""
+    replies = [("0.2", 429), ("0.1", 503)]
+    times: list[float] = []
+
+    def handle(line: Any) -> None:
+        times.append(time.monotonic())
+        if replies:
+            wait, status = replies.pop(0)
+            line.reply(status, "{}", {"Retry-After-Ms": str(int(float(wait) * 1000))})
+        else:
+            line.stream(kit.chunk(FAR), kit.chunk(finish="stop"), kit.USAGE)
+
+    with endpoint_server.serving(handle) as server:
+        supervisor, _ = stage.open(
+            kit.Life(0, kit.oom()), kit.Life(0, kit.oom()), **stage.cloud(server.url)
+        )
+        seen = kit.see(supervisor)
+    assert seen.text == FAR
+    assert times[1] - times[0] >= 0.2
+    assert len(stage.records()) == 1
+    assert stage.records()[0].cloud.bytes_out == sum(len(a.body) for a in server.asked)
+
+
+def test_f_cf_04_text_that_was_shown_is_never_asked_for_again(stage, kit, endpoint_server) -> None:
+    """A stream that is cut after text ends with an error; it is not sent a second time."""
+
+    def handle(line: Any) -> None:
+        line.send(endpoint_server.OK)
+        line.chunk(endpoint_server.sse(kit.chunk("Half an ")))
+        line.reset()
+
+    with endpoint_server.serving(handle) as server:
+        supervisor, _ = stage.open(
+            kit.Life(0, kit.oom()), kit.Life(0, kit.oom()), **stage.cloud(server.url)
+        )
+        seen = kit.see(supervisor)
+        assert isinstance(seen.last, Failure)
+        assert seen.text == "Half an "
+        assert server.n_connections == 1
+
+
+def test_prefer_cloud_asks_there_first_and_falls_back_here(stage, kit, endpoint_server) -> None:
+    """The endpoint is the first choice; when it fails this machine answers, announced."""
+    with endpoint_server.serving(lambda line: line.reply(500, "{}")) as server:
+        options = stage.cloud(server.url) | {"mode": Mode.PREFER_CLOUD}
+        supervisor, workers = stage.open(**options)
+        assert not workers.options  # nothing is loaded that may not be needed
+        seen = kit.see(supervisor)
+    assert seen.text == WHOLE
+    assert [(s.source, s.target) for s in seen.of(Switch)] == [("cloud", "local")]
+    assert stage.records()[0].route == "local"
+    assert stage.records()[0].trigger == "cloud_failed"
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_endpoint(stage, kit, far, tmp_path) -> None:
+    """Memory ran out twice while loading, or there is no such file: the session opens all the same."""
+    supervisor, _ = stage.open(kit.Life(start=kit.oom("load")), **stage.cloud(far.url))
+    seen = kit.see(supervisor)
+    assert (seen.text, len(seen.of(Switch))) == (FAR, 1)
+    supervisor, workers = stage.open(path=tmp_path / "none.gguf", **stage.cloud(far.url))
+    assert kit.see(supervisor).text == FAR
+    assert not workers.options
+
+
+def test_d1_a_late_first_token_goes_out(stage, kit, far, monkeypatch) -> None:
+    """After the caller's deadline the endpoint is asked; without one it waits."""
+    from edgellm.runtime.supervising import watching
+
+    monkeypatch.setattr(watching, "LOOK_S", 0.02)
+    options = stage.cloud(far.url) | {"deadline_s": 0.2}
+    supervisor, _ = stage.open(kit.Life(delay=threading.Event()), **options)
+    seen = kit.see(supervisor)
+    assert seen.text == FAR
+    assert stage.records()[0].trigger == "deadline"
+    kit.ConsentBook(stage.home).revoke()  # nowhere to go: it waits here
+    events = supervisor.stream(kit.ASKED)
+    threading.Timer(0.5, supervisor.cancel).start()
+    assert kit.Seen(list(events)).done.finish_reason == "cancelled"
+
+
+def test_g16_a_cancel_at_the_endpoint(stage, kit, endpoint_server) -> None:
+    """It ends the answer there too, keeps its text, and falls back to nothing."""
+
+    def handle(line: Any) -> None:
+        line.send(endpoint_server.OK)
+        line.chunk(endpoint_server.sse(kit.chunk("Once ")))
+        line.gone_s()
+
+    with endpoint_server.serving(handle) as server:
+        options = stage.cloud(server.url) | {"mode": Mode.PREFER_CLOUD}
+        supervisor, workers = stage.open(**options)
+        events = supervisor.stream(kit.ASKED)
+        first = next(events)
+        began_s = time.monotonic()
+        supervisor.cancel()
+        seen = kit.Seen([first, *events])
+    assert time.monotonic() - began_s < 1
+    assert (seen.done.finish_reason, seen.done.text) == ("cancelled", "Once ")
+    assert not workers.options
+    assert stage.records()[0].finish == "cancelled"
+
+
+def test_what_was_put_aside_is_settled(stage, kit, far) -> None:
+    """The ledger holds what the endpoint counted, not the worst case; a free server costs nothing."""
+    from edgellm.runtime.books.ledger import Ledger
+
+    supervisor, _ = stage.open(
+        *[kit.Life(0, kit.oom())] * 2,
+        **stage.cloud(far.url, usd_per_mtok_in=1.0, usd_per_mtok_out=2.0),
+    )
+    seen = kit.see(supervisor)
+    assert isinstance(seen.last, Done)
+    (taken,) = Ledger(stage.home).totals()
+    assert (taken.amount.tokens, taken.n_open) == (10, 0)
+    assert taken.amount.micro_usd == 13
+    assert seen.done.cloud.usd == pytest.approx(13e-6)
+    assert stage.records()[0].micro_usd == 13
+
+
+def test_stop_strings_are_cut_here_too(stage, kit, endpoint_server) -> None:
+    """An endpoint that ignores them does not change the answer; it is hung up on."""
+
+    def handle(line: Any) -> None:
+        line.send(endpoint_server.OK)
+        for text in ("One. ", "Tw", "o. Thr", "ee."):
+            line.chunk(endpoint_server.sse(kit.chunk(text)))
+        line.gone_s()
+
+    with endpoint_server.serving(handle) as server:
+        options = stage.cloud(server.url) | {"mode": Mode.PREFER_CLOUD}
+        supervisor, _ = stage.open(**options)
+        seen = kit.see(supervisor, Request((Message("user", "Count."),), stop=("Two",)))
+    assert (seen.text, seen.done.finish_reason) == ("One. ", "stop")
