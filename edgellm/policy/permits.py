@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from edgellm.core import Mode
+from edgellm.config import stricter
+from edgellm.policy.bars import OPEN_MODES
+
+if TYPE_CHECKING:
+    from edgellm.core import Mode
 
 _LOCAL_SCHEMES: Final = ("unix",)
-_CLOSED_MODES: Final = (Mode.OFFLINE, Mode.PRIVATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +33,23 @@ class Permit:
     reason: str = ""
 
 
-def may_share(mode: Mode, url: str, *, trusted: bool) -> Permit:
-    """Return whether snapshots may be exchanged with a shared tier.
+def may_share(
+    mode: Mode, url: str, *, trusted: bool, locked: Mode | None = None, is_private: bool = False
+) -> Permit:
+    """Return whether snapshots may be exchanged with a shared tier, by the rules of routes.
 
     Args:
         mode: which routes the session allows.
         url: where the tier is.
         trusted: whether the user said that this place may see prompts.
+        locked: the loosest mode that the administrator allows, or None.
+        is_private: whether a message of the prefix is.
     """
-    if mode in _CLOSED_MODES:
+    mode = mode if locked is None else stricter(mode, locked)
+    if mode not in OPEN_MODES:
         return Permit(allowed=False, reason=f"mode {mode.value} keeps prompts on this machine")
+    if is_private:
+        return Permit(allowed=False, reason="a message is private")
     if trusted or is_loopback(url):
         return Permit(allowed=True)
     return Permit(allowed=False, reason="the place is not this machine and was not called trusted")

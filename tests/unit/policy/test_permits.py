@@ -53,3 +53,18 @@ def test_no_trust_opens_a_closed_mode(mode: Mode, url: str) -> None:
     refused = may_share(mode, url, trusted=True)
     assert not refused.allowed
     assert mode.value in refused.reason
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("locked", list(Mode))
+def test_the_lock_caps_what_a_session_allows(mode: Mode, locked: Mode) -> None:
+    """Snapshots are exchanged only where both the session and the administrator are open."""
+    both_open = {mode, locked} <= {Mode.PREFER_LOCAL, Mode.PREFER_CLOUD}
+    permit = may_share(mode, HERE[0], trusted=True, locked=locked)
+    assert both_open == permit.allowed
+
+
+def test_a_private_prefix_is_not_shared() -> None:
+    """A message that is private keeps its prefix here, trusted place or not."""
+    permit = may_share(Mode.PREFER_CLOUD, HERE[0], trusted=True, is_private=True)
+    assert (False, "a message is private") == (permit.allowed, permit.reason)
