@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from edgellm import kernels, paths
 from edgellm.core import Mode
+from edgellm.engines.llamacpp.built_for import REBUILD_COMMAND
 from edgellm.errors import EdgeLLMError
 from edgellm.hw.bandwidth import cpu_name, measure, remember
 from edgellm.hw.builds import engine_folder, gpu_kinds
@@ -34,7 +35,6 @@ Status = Literal["ok", "warning", "failed", "skipped"]
 
 LLAMA_INSTALL: Final = "pip install 'llama-cpp-python>=0.3.36,<0.4'"
 ONNX_INSTALL: Final = "pip install onnx onnxruntime"
-_REBUILD: Final = f"CMAKE_ARGS=-DGGML_NATIVE=on {LLAMA_INSTALL} --force-reinstall --no-cache-dir"
 _X86_SPEEDUPS: Final = ("avx2", "f16c", "fma")
 _ARM_SPEEDUPS: Final = ("asimddp",)
 _LITTLE_BYTES: Final = 1 << 30
@@ -96,7 +96,9 @@ def engine_checks() -> Iterator[Check]:
 def _llama() -> Check:
     found = probe_llama()
     if found.missing:
-        return Check("llama.cpp", "failed", found.failure, f"build it for this CPU: {_REBUILD}")
+        return Check(
+            "llama.cpp", "failed", found.failure, f"build it for this CPU: {REBUILD_COMMAND}"
+        )
     if found.failure:
         hint = f"install it again: {LLAMA_INSTALL} --force-reinstall --no-cache-dir"
         return Check("llama.cpp", "failed", f"it cannot be loaded: {found.failure}", hint)

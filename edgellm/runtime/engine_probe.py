@@ -1,32 +1,29 @@
 """Whether an engine's libraries can be used here, found out in a process that may die of it.
 
 A library built for a newer CPU ends the process that runs it with an illegal instruction, and says
-nothing. So a child loads it, and what the build takes for granted is held against the CPU's flags.
+nothing. So what the build takes for granted is held against the CPU's flags, and then a child loads it.
 Run as a program, this module is that child.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from edgellm.hw.builds import cpu_libraries, engine_folder
-from edgellm.hw.flags import BUILD_FEATURES, cpu_flags, missing_flags
+from edgellm.hw.builds import build_features, engine_folder
+from edgellm.hw.flags import cpu_flags, missing_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 LIMIT_S: Final = 60.0
-_BUILD, _IMPORT = "build", "import"
 _LAST_WORDS: Final = 400
-_BASE_NAMES: Final = ("libggml-base.so", "libggml-base.dylib", "ggml-base.dll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +47,23 @@ class EngineProbe:
 
 
 def probe_llama(flags: frozenset[str] | None = None, folder: Path | None = None) -> EngineProbe:
-    """Compare the installed llama.cpp with this CPU, then load it, both in a child.
+    """Compare the installed llama.cpp with this CPU, then load it in a child.
 
     Args:
         flags: of the CPU; None reads them.
         folder: of the libraries; None looks for the installed ones.
     """
-    flags = cpu_flags() if flags is None else flags
-    folder = folder or engine_folder()
-    features: tuple[str, ...] = ()
-    if folder is not None and len(cpu_libraries(folder)) == 1:  # with more, ggml chooses
-        told, failure = _ask(_BUILD, str(folder))
-        if failure:
-            return EngineProbe(failure=failure)
-        features = tuple(name for name in BUILD_FEATURES if name in told.get("features", ()))
-        missing = missing_flags(features, flags)
-        if missing:
-            return EngineProbe(features=features, missing=missing, failure=_lacks(missing))
-    told, failure = _ask(_IMPORT, "llama_cpp")
+    features = build_features(folder or engine_folder())
+    missing = missing_flags(features, cpu_flags() if flags is None else flags)
+    if missing:
+        return EngineProbe(features=features, missing=missing, failure=_lacks(missing))
+    told, failure = _ask("llama_cpp")
     return EngineProbe(version=told.get("version", ""), features=features, failure=failure)
 
 
 def probe_onnx() -> EngineProbe:
     """Load the installed ONNX Runtime in a child, and ask for its providers."""
-    told, failure = _ask(_IMPORT, "onnxruntime")
+    told, failure = _ask("onnxruntime")
     providers = tuple(map(str, told.get("providers", ())))
     return EngineProbe(version=told.get("version", ""), providers=providers, failure=failure)
 
@@ -94,11 +84,11 @@ def _lacks(missing: Sequence[str]) -> str:
     return f"the engine was built for a CPU with {', '.join(missing)}, which this one lacks"
 
 
-def _ask(kind: str, what: str) -> tuple[dict[str, Any], str]:
+def _ask(module: str) -> tuple[dict[str, Any], str]:
     """Return what the child found, and why it failed, or ""."""
     from edgellm.runtime.worker.environment import worker_environment
 
-    command = [sys.executable, "-m", __name__, kind, what]
+    command = [sys.executable, "-m", __name__, module]
     try:
         done = subprocess.run(
             command,
@@ -131,29 +121,18 @@ def _ending(returncode: int, stderr: str) -> str:
     return f"loading it ends with code {returncode}" + (f": {words}" if words else "")
 
 
-def main(kind: str, what: str) -> int:
+def main(module: str) -> int:
     """Be the child: say what was found as one JSON object on stdout."""
     try:
-        found = _build(Path(what)) if kind == _BUILD else _imported(what)
+        found = _imported(module)
     except (ImportError, OSError, RuntimeError, AttributeError) as err:
         found = {"failure": " ".join(str(err).split()) or type(err).__name__}
     sys.stdout.write(json.dumps(found) + "\n")
     return 0
 
 
-def _build(folder: Path) -> dict[str, Any]:
-    """Ask a build of ggml what it takes for granted; these functions return constants."""
-    base = next((folder / name for name in _BASE_NAMES if (folder / name).exists()), None)
-    if base is not None:
-        ctypes.CDLL(str(base), mode=getattr(ctypes, "RTLD_GLOBAL", 0))
-    (path,) = cpu_libraries(folder)
-    library = ctypes.CDLL(str(path))
-    has = {name: getattr(library, f"ggml_cpu_has_{name}", None) for name in BUILD_FEATURES}
-    return {"features": [name for name, ask in has.items() if ask is not None and ask()]}
-
-
-def _imported(name: str) -> dict[str, Any]:
-    if name == "llama_cpp":
+def _imported(module: str) -> dict[str, Any]:
+    if module == "llama_cpp":
         import llama_cpp
 
         return {"version": str(llama_cpp.__version__)}
@@ -164,4 +143,4 @@ def _imported(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(sys.argv[1]))

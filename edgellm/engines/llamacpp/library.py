@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from edgellm.engines.llamacpp.built_for import refuse_other_cpu
 from edgellm.errors import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -146,8 +147,9 @@ def load() -> Library:
     """Load and initialise llama.cpp, once per process.
 
     Raises:
-        EngineUnavailable: it is not installed or cannot be loaded.
+        EngineUnavailable: it is not installed, cannot be loaded, or was built for another CPU.
     """
+    refuse_other_cpu()
     try:
         import llama_cpp
         from llama_cpp import llama_cpp as lib
