@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edgellm.formats.gguf_memory import Recurrence, Rows
     from edgellm.ggml_types import TensorType
 
+_COUNTED_ROUGHLY: Final = ("deepseek4", "hy_v4", "glm5-next", "qwen4exp", "kimi-k3")
 _LAYER: Final = re.compile(r"blk\.(\d{1,4})\.")
 
 
@@ -44,19 +45,18 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """The widths of what a graph computes, the largest of all layers.
+    """The widths of what a graph computes, as far as no tensor tells them.
 
     Attributes:
         embd: values of one token between layers.
         vocab: tokens there are logits for.
-        heads: query heads.
+        heads: query heads, the most of all layers.
         head_keys: values of one head's query or key.
         head_values: values of one head's value.
-        feed: values inside a dense feed-forward block, 0 without one.
-        expert_feed: values inside one expert, 0 without experts.
         experts: experts of a layer.
         experts_used: experts that a token is sent to.
-        inner: values inside a recurrent block, 0 without one.
+        index_top: rows that a sparse index chooses for each token, 0 without one.
+        index_block: tokens that it chooses together, 0 if it chooses them one by one.
     """
 
     embd: int
@@ -64,11 +64,10 @@ class Widths:
     heads: int
     head_keys: int
     head_values: int
-    feed: int
-    expert_feed: int
     experts: int
     experts_used: int
-    inner: int
+    index_top: int
+    index_block: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,7 @@ class ModelShape:
         recurrences: states that do not grow.
         widths: of the graph.
         tied: whether the embeddings are the output matrix as well.
+        n_merges: rules of the tokenizer that join two tokens.
         unknown: what the header does not settle, in words; empty if all is known.
     """
 
@@ -91,6 +91,7 @@ class ModelShape:
     recurrences: tuple[Recurrence, ...]
     widths: Widths
     tied: bool
+    n_merges: int = 0
     unknown: tuple[str, ...] = ()
 
     @property
@@ -114,8 +115,11 @@ def shape_of(header: GgufHeader, model: ModelInfo) -> ModelShape:
     unknown = []
     if model.architecture not in ARCHITECTURES:
         unknown.append(f"architecture {model.architecture!r}: what it keeps of tokens")
+    if model.architecture in _COUNTED_ROUGHLY:
+        unknown.append(f"some of what {model.architecture} computes in between")
     if model.architecture == "glm-dsa" and keys.get("attention.indexer.types") is None:
         unknown.append("which layers have an index of their own")
+    merges = header.metadata.get("tokenizer.ggml.merges", ())
     return ModelShape(
         model=model,
         weights=weights,
@@ -123,6 +127,7 @@ def shape_of(header: GgufHeader, model: ModelInfo) -> ModelShape:
         recurrences=recurrences,
         widths=_widths(keys, model),
         tied=not any(weight.name == "output.weight" for weight in weights),
+        n_merges=0 if isinstance(merges, (bool, int, float, str)) else len(merges),
         unknown=tuple(unknown),
     )
 
@@ -144,9 +149,8 @@ def _widths(keys: Keys, model: ModelInfo) -> Widths:
         heads=heads,
         head_keys=count("attention.key_length", head),
         head_values=count("attention.value_length", head),
-        feed=count("feed_forward_length"),
-        expert_feed=count("expert_feed_forward_length") or count("feed_forward_length"),
         experts=count("expert_count"),
         experts_used=count("expert_used_count"),
-        inner=count("ssm.inner_size"),
+        index_top=count("attention.indexer.top_k"),
+        index_block=count("attention.indexer.block_size"),
     )

@@ -1,18 +1,30 @@
 """How much memory a model will take under given settings, by parts. Pure: sizes in, bytes out.
 
-Keys and values are exact; what is computed in is a model of the engine's largest graph, held against the
-engine's own log; what a process takes before any model is a measured constant.
+Keys and values are exact. What is computed in is the engine's largest graph, placed as the engine places it.
+What a process takes before any model, and for each entry of the vocabulary, are measured constants.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from edgellm.policy.estimate_kv import kv_bytes_by_layer
+from edgellm.policy.estimate_graph import graph_space
+from edgellm.policy.estimate_kv import context_cells, kv_bytes_by_layer
+from edgellm.policy.estimate_weights import lying, work_bytes
 
 if TYPE_CHECKING:
     from edgellm.formats.gguf_shape import ModelShape
+
+# Linux on x86-64, Python 3.11, llama-cpp-python 0.3.36: `tests/bench/memory.py` prints what is measured.
+_PROCESS_BYTES: Final = (
+    60 << 20
+)  # interpreter, numpy, this package, the engine's library, their code
+_ENTRY_BYTES: Final = (
+    212  # of the vocabulary: a token in the engine's tables, or a rule that joins two
+)
+_LOGIT_BYTES: Final = 4
+_LOGIT_COPIES: Final = 2  # the engine's row, and the one that is sampled from
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +58,17 @@ class Estimate:
 
     Attributes:
         weights_mapped_bytes: of the file, mapped: reclaimable, but read again for every token.
-        weights_resident_bytes: copies of weights in another layout, or read because they are not mapped.
+        weights_resident_bytes: copies of weights in another layout, for which the file is not needed.
         kv_bytes: keys, values, and recurrent states.
-        compute_bytes: intermediate results of the largest graph, and the logits.
+        compute_bytes: intermediate results as far as they are written to, and the space to work in.
         staging_bytes: one copy of the memory while a snapshot is taken.
-        process_bytes: interpreter and libraries.
+        process_bytes: interpreter, libraries, vocabulary.
         gpu_weights_bytes: weights in the GPU's memory.
         gpu_kv_bytes: keys, values and states in the GPU's memory.
         gpu_compute_bytes: intermediate results in the GPU's memory.
-        unknown: what was not counted, in words; empty if all was.
+        reserved_bytes: address space of intermediate results, which is more than is written to: logits
+            are reserved for a whole batch. What limits address space counts this.
+        unknown: what was not counted, or roughly, in words; empty if all was.
     """
 
     weights_mapped_bytes: int
@@ -66,6 +80,7 @@ class Estimate:
     gpu_weights_bytes: int = 0
     gpu_kv_bytes: int = 0
     gpu_compute_bytes: int = 0
+    reserved_bytes: int = 0
     unknown: tuple[str, ...] = ()
 
     @property
@@ -100,24 +115,41 @@ def estimate(
         settings: what is asked for.
         flags: the CPU's features as `/proc/cpuinfo` names them, which decide what is repacked; None
             takes those of a CPU that repacks the most.
+
+    Raises:
+        KeyError: a type of keys and values that ggml does not have.
     """
+    cells = context_cells(settings.n_ctx)
+    n_batch = min(settings.n_batch, cells)
+    flash = settings.flash_attention != "off"
     kv = kv_bytes_by_layer(
-        shape,
-        n_ctx=settings.n_ctx,
-        n_batch=settings.n_batch,
-        kv_type=settings.kv_type,
-        transposed=settings.flash_attention == "off",
+        shape, n_ctx=cells, n_batch=n_batch, kv_type=settings.kv_type, transposed=not flash
     )
     first_on_gpu = shape.model.n_layers + 1 - settings.n_gpu_layers
     on_gpu = sum(n_bytes for layer, n_bytes in kv.items() if layer >= first_on_gpu)
-    kv_bytes = sum(kv.values()) - on_gpu
+    weights = lying(shape, n_gpu_layers=settings.n_gpu_layers, repack=settings.repack, flags=flags)
+    space = graph_space(shape, n_ctx=cells, n_batch=n_batch, kv_type=settings.kv_type, flash=flash)
+    work = work_bytes(
+        shape,
+        n_batch=n_batch,
+        n_threads=settings.n_threads,
+        cells=cells,
+        kv_type=settings.kv_type,
+        flash=flash,
+    )
+    logits = _LOGIT_COPIES * _LOGIT_BYTES * shape.widths.vocab
+    uses_gpu = settings.n_gpu_layers > 0
+    computes = settings.n_gpu_layers <= shape.model.n_layers  # the host does, a part at least
     return Estimate(
-        weights_mapped_bytes=shape.weight_bytes,
-        weights_resident_bytes=0,
-        kv_bytes=kv_bytes,
-        compute_bytes=0,
+        weights_mapped_bytes=weights.mapped_bytes,
+        weights_resident_bytes=weights.repacked_bytes,
+        kv_bytes=sum(kv.values()) - on_gpu,
+        compute_bytes=logits + (space.touched_bytes + work if computes else space.input_bytes),
         staging_bytes=sum(kv.values()) if settings.snapshots else 0,
-        process_bytes=0,
+        process_bytes=_PROCESS_BYTES + _ENTRY_BYTES * (shape.widths.vocab + shape.n_merges),
+        gpu_weights_bytes=weights.gpu_bytes,
         gpu_kv_bytes=on_gpu,
-        unknown=shape.unknown,
+        gpu_compute_bytes=space.reserved_bytes if uses_gpu else 0,
+        reserved_bytes=space.reserved_bytes,
+        unknown=(*shape.unknown, *(("the GPU's driver and its own buffers",) if uses_gpu else ())),
     )

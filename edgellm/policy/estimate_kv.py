@@ -56,17 +56,22 @@ def _row_bytes(kind: TensorType, n_values: int) -> int:
     return -(-n_values // kind.block_size) * kind.block_bytes
 
 
+def context_cells(n_ctx: int) -> int:
+    """Return how many tokens a context of `n_ctx` really has room for."""
+    return _rounded(max(n_ctx, _LEAST_CTX))
+
+
 def row_cells(row: Rows, n_ctx: int, n_batch: int) -> int:
     """Return how many tokens a cache has room for."""
-    all_cells = rounded(max(n_ctx, _LEAST_CTX))
+    all_cells = context_cells(n_ctx)
     if row.window:
         n_batch = min(n_batch, max(n_ctx, _LEAST_CTX))
-        return rounded(min(all_cells, row.window + n_batch))
+        return _rounded(min(all_cells, row.window + n_batch))
     if row.ratio > 1:
-        return rounded(-(-all_cells // row.ratio))
+        return _rounded(-(-all_cells // row.ratio))
     return all_cells
 
 
-def rounded(n_cells: int) -> int:
+def _rounded(n_cells: int) -> int:
     """Return a number of cells as the engine rounds it."""
     return -(-n_cells // CELLS) * CELLS
