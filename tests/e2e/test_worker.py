@@ -20,13 +20,14 @@ from edgellm.runtime.worker.faults import FAULT_VARIABLE
 from edgellm.runtime.worker.handle import CANCEL_S, CLOSE_S, Worker
 from edgellm.runtime.worker.hardening import MEASURES
 
-SYSTEM = Message("system", "You know rivers, and answer in a few words. " * 20)
-QUESTION = (SYSTEM, Message("user", "Name rivers that end in a lake."))
+SYSTEM = Message("system", "You know rivers, and all that lies beside them. " * 14)
+QUESTION = (SYSTEM, Message("user", "Tell a long story of two rivers that end in a lake."))
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(seed=7, repeat_penalty=1.1)
 N = 24
 OFF = SessionOptions(snapshot=Tier.OFF)
 EXACT = SessionOptions(snapshot=Tier.EXACT)
+pytestmark = pytest.mark.model
 LINUX = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 
@@ -88,14 +89,15 @@ def test_g6_an_answer_goes_on_after_a_kill_at_any_token(start, whole, sampling):
     """Killing the worker at any token never kills the host, and the answer ends as it would have."""
     done, ids = whole[sampling]
     worker = start()
-    for n_shown in (0, 1, Random(3).randrange(2, N - 1), N):
+    n_all = len(ids)
+    for n_shown in (0, 1, Random(3).randrange(2, n_all - 1), n_all):
         answer = worker.stream(_request(sampling))
         steps = [next(answer)]
         while len(_ids(steps)) < n_shown:
             steps.append(next(answer))
         os.kill(worker.pid, signal.SIGKILL)
         killed_s = time.monotonic()
-        if n_shown < N:
+        if n_shown < n_all:
             with pytest.raises(WorkerEnded) as ended:
                 steps.extend(answer)
             assert time.monotonic() - killed_s < 2

@@ -18,7 +18,7 @@ from edgellm.errors import UsageError
 from edgellm.runtime.worker import messages
 from edgellm.runtime.worker.ending import Ending
 from edgellm.runtime.worker.frames import FrameError, Raw, Sender, encode_json, read_frame
-from edgellm.runtime.worker.messages import Broke, StepMade, TierCall, to_wire
+from edgellm.runtime.worker.messages import Broke, Opened, StepMade, TierCall, to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,6 +147,8 @@ class Channel:
             return
         if isinstance(message, StepMade):
             self.phase = message.phase
+        if isinstance(message, Opened):
+            self.phase = "snapshot"  # the only thing that goes on between answers
         if isinstance(message, Broke):
             self._broke = message.exception
             return

@@ -171,6 +171,7 @@ class Worker:
         self, request: Request, journal: tuple[int, ...], clock_s: float | None, n_cancels: int
     ) -> Generator[Step, None, None]:
         with self._one_call() as call:
+            self._channel.phase = "prefill"
             self._send(Stream(call, request, journal, clock_s))
             if self._n_cancels != n_cancels:  # it came before the first step was asked for
                 self._send_cancel(call)
@@ -192,6 +193,7 @@ class Worker:
             WorkerEnded: its process ended.
         """
         with self._one_call() as call:
+            self._channel.phase = "prefill"
             self._send(Warm(call, tuple(messages), tuple(tools)))
             for message in self._messages(call):
                 if isinstance(message, Warmed):

@@ -46,6 +46,6 @@ def test_what_engines_and_this_package_read_reaches_it(name):
 
 
 def test_crashes_write_no_backtrace():
-    """ggml is told to start no debugger on a process that crashed."""
+    """No debugger is started by ggml on a process that crashed."""
     assert worker_environment({})["GGML_NO_BACKTRACE"] == "1"
     assert worker_environment({"GGML_NO_BACKTRACE": ""})["GGML_NO_BACKTRACE"] == "1"

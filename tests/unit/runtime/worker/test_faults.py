@@ -5,17 +5,22 @@ from __future__ import annotations
 import pytest
 
 from edgellm.errors import UsageError
-from edgellm.runtime.worker.faults import FAULT_VARIABLE, read_fault
+from edgellm.runtime.worker.faults import FAULT_VARIABLE, Fault, read_fault
 
 
-def _read(text: str):
+def _read(text: str) -> Fault | None:
     return read_fault({FAULT_VARIABLE: text}, frames_fd=9)
 
 
 def test_a_fault_is_read():
     """Phase, step, kind and the file that makes it happen once are taken from the variable."""
-    fault = _read("decode:5:abort@/tmp/once")
-    assert ("decode", 5, "abort", "/tmp/once") == (fault.phase, fault.at, fault.kind, fault.once)
+    fault = _read("decode:5:abort@/somewhere/once")
+    assert ("decode", 5, "abort", "/somewhere/once") == (
+        fault.phase,
+        fault.at,
+        fault.kind,
+        fault.once,
+    )
     assert (1, 9) == (_read("load:segv").at, _read("load:segv").frames_fd)
     assert read_fault({}) is None
 
