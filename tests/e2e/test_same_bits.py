@@ -103,9 +103,9 @@ def check(
     assert len(off.forced) == n[1]
 
 
-# A dense model and a sliding-window model.
 @pytest.fixture(params=["smollm2", "gemma3"])
 def name(request) -> str:
+    """A dense model and a sliding-window model."""
     return str(request.param)
 
 

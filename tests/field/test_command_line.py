@@ -108,14 +108,16 @@ def test_nobody_reads(control: Path, words: str) -> None:
         assert (141, b"") == (done.returncode, done.stderr)
 
 
-def test_redirected_output_is_the_text_alone(control: Path, field_samples: Path) -> None:
+def test_redirected_output_is_the_text_alone(
+    control: Path, field_samples: Path, run_edgellm: Run
+) -> None:
     """F-CL-02: into files, with colour asked for: the answer in one, plain lines in the other."""
     prompts = field_samples / "prompts"
     environ = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     for name in ("06_bidi_override.txt", "09_nul_and_controls.txt"):
         asked = ("run", control, "--prompt-file", prompts / name, "-n", "30", *GREEDY)
         done = run(*asked, "--stats", env=environ)
-        last = json.loads(run(*asked, "--json").stdout.splitlines()[-1])
+        last = json.loads(run_edgellm(*asked, "--json").stdout.splitlines()[-1])
         assert (0, f"{last['text']}\n") == (done.returncode, done.stdout.decode())
         assert b"\x1b" not in done.stderr
         assert b"\r" not in done.stderr
@@ -205,17 +207,17 @@ def test_streamed_or_not_is_one_text(model: Any, name: str) -> None:
     assert middle not in whole.text or not name.startswith("stop")
 
 
-def test_dashes_are_text(control: Path, field_samples: Path) -> None:
+def test_dashes_are_text(control: Path, field_samples: Path, run_edgellm: Run) -> None:
     """F-CL-04: a prompt that looks like a flag is a prompt, behind `--`, by `=` and from a file."""
     asked = ("-n", "4", *GREEDY)
     file = field_samples / "prompts" / "21_looks_like_flag.txt"
     text = file.read_text(encoding="utf-8").removesuffix("\n")
     answers = {
-        run("run", control, *asked, *words).stdout
+        run_edgellm("run", control, *asked, *words).stdout
         for words in (["--", text], [f"--prompt={text}"], ["--prompt-file", file])
     }
     assert 1 == len(answers)
-    assert b"Usage" not in answers.pop()
+    assert "Usage" not in answers.pop()
 
 
 def test_a_users_own_number_of_threads_wins(control: Path) -> None:
