@@ -13,7 +13,6 @@ from edgellm.formats.gguf_memory import CELLS
 from edgellm.hw.flags import slow_types
 from edgellm.policy.estimate import PlanSettings, estimate
 from edgellm.policy.plan import Plan
-from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
     from edgellm.formats.gguf_shape import ModelShape
@@ -29,12 +28,6 @@ MIN_BATCH: Final = 64
 DEFAULT_KV_TYPE: Final = "f16"
 _MIN_MARGIN_BYTES: Final = 64 << 20
 _MAX_MARGIN_BYTES: Final = 1 << 30
-_WORDS: Final = {
-    "host": "of memory are available",
-    "cgroup": "are left of the control group's limit",
-    "rlimit": "are left of the process's address space limit",
-    "profile": "may be taken by the device's profile",
-}
 
 
 def margin_bytes(available_bytes: int) -> int:
@@ -75,6 +68,7 @@ class Fitting:
 
     def plan(self) -> Plan:
         """Return the plan."""
+        from edgellm.policy.reasons import reasons_for, warnings_of
         from edgellm.policy.ways import ways_to_fit
 
         first = self._with_layers(self._defaults())
@@ -91,12 +85,12 @@ class Fitting:
             margin_bytes=self.margin_bytes,
             gpu_have_bytes=self.gpu_have_bytes,
             fits=fits,
-            reasons=self._reasons(first, settings),
+            reasons=reasons_for(self, first, settings),
             ways=() if fits else ways_to_fit(self, first, settings),
             slow_types=slow,
             full_kv_bytes=self._full_kv_bytes(settings),
             tokens_per_s=self._tokens_per_s(settings),
-            warnings=self._warnings(found, settings, slow),
+            warnings=warnings_of(self.shape, found, settings, slow),
             shape=self.shape,
             machine=self.machine,
             wishes=self.wishes,
@@ -188,65 +182,6 @@ class Fitting:
             rate = self.machine.gpus[0].bandwidth_gb_s if whole and self.machine.gpus else None
         read = read_bytes_per_token(self.shape)
         return None if rate is None or not read else rate * 1e9 / read
-
-    def _warnings(
-        self, found: Estimate, settings: PlanSettings, slow: tuple[str, ...]
-    ) -> tuple[str, ...]:
-        told = [f"not estimated: {what}" for what in found.unknown]
-        if slow:
-            names = ", ".join(slow)
-            told.append(
-                f"the engine has no fast kernel for {names} on this CPU: answers will be slow"
-            )
-        trained = self.shape.model.n_ctx_train
-        if settings.n_ctx > trained:
-            told.append(f"the model was trained with {trained} tokens: beyond, answers get worse")
-        return tuple(told)
-
-    def _reasons(self, first: PlanSettings, last: PlanSettings) -> tuple[tuple[str, str], ...]:
-        wishes, share = self.wishes, self.machine.share
-        quota = "no quota" if share.quota_cpus is None else f"a quota of {share.quota_cpus:g}"
-        free = {
-            "n_ctx": self._ctx_reason(first, last),
-            "n_batch": (
-                "the default"
-                if first.n_batch == last.n_batch
-                else f"{first.n_batch} would not fit: prompts are read more slowly"
-            ),
-            "kv_type": "the default: no other gives the same answers",
-            "n_gpu_layers": self._layers_reason(last),
-            "n_threads": f"{share.n_cpus} CPUs and {quota}",
-            "flash_attention": "left to the engine",
-            "repack": "weights may be copied into the layout this CPU computes fastest with",
-        }
-        told = [
-            (name, reason if getattr(wishes, name) is None else "asked for")
-            for name, reason in free.items()
-        ]
-        kept = "prefixes are kept" if last.snapshots else "prefixes are not kept"
-        told.append(("snapshots", kept))
-        left = f"{format_bytes(self.machine.available_bytes)} {_WORDS[self.machine.limited_by]}"
-        told.append(("memory", f"{left}, {format_bytes(self.margin_bytes)} stay free"))
-        return tuple(told)
-
-    def _ctx_reason(self, first: PlanSettings, last: PlanSettings) -> str:
-        trained = self.shape.model.n_ctx_train
-        if last.n_ctx < first.n_ctx:
-            return f"{first.n_ctx} tokens would not fit; the model was trained with {trained}"
-        if last.n_ctx == trained:
-            return "all that the model was trained with"
-        return f"min(the model's {trained}, max({MIN_AUTO_CTX}, prompt + {ANSWER_ROOM}))"
-
-    def _layers_reason(self, last: PlanSettings) -> str:
-        machine, whole = self.machine, self.shape.model.n_layers + 1
-        if not machine.gpus:
-            idle = machine.idle_gpus
-            return f"the engine here cannot use the {idle[0].name}" if idle else "no GPU"
-        name = machine.gpus[0].name
-        if last.n_gpu_layers >= whole:
-            return f"all fit the {name}"
-        have = 0 if self.gpu_have_bytes is None else self.gpu_have_bytes
-        return f"of {whole}; {format_bytes(have)} may be taken on the {name}"
 
 
 def whole_cells(n_tokens: int) -> int:
