@@ -1,0 +1,180 @@
+"""The ledger: put aside, settle, release, sum up; what is damaged is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgellm.errors import EXIT_NO_ROUTE, DoesNotFit, EdgeLLMError, RecordsDamaged
+from edgellm.policy.budget import Amount, Limits, limits_of, need_of
+from edgellm.routing import Budget, CloudUse, Endpoint
+from edgellm.runtime.books import ledger as module
+from edgellm.runtime.books.ledger import FILE_NAME, BudgetExceeded, Ledger
+
+ENDPOINT = Endpoint("https://api.example.com/v1", "m", usd_per_mtok_in=1, usd_per_mtok_out=2)
+NEED = need_of(ENDPOINT, 700, 150)  # 1,000 millionths of a dollar
+DAY_S = 24 * 3600
+USE = CloudUse("https://api.example.com", "m", 200, 0, 50, bytes_out=690, bytes_in=900)
+
+
+class Clock:
+    """A clock that tests turn."""
+
+    now_s = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger(edgellm_home: Path, clock: Clock) -> Ledger:
+    return Ledger(edgellm_home, clock=clock)
+
+
+def test_what_is_put_aside_counts_until_it_is_settled(ledger: Ledger) -> None:
+    """The most a request could take is spent at once; the bill takes its place."""
+    assert Amount() == ledger.today()
+    reservation = ledger.reserve(NEED, Limits(), "app")
+    assert NEED.most == reservation.most == ledger.today()
+    assert 300 == ledger.settle(reservation, USE)
+    assert Amount(300, 250, 690) == ledger.today() == ledger.today("app")
+    assert Amount() == ledger.today("other")
+    taken = ledger.totals()[0]
+    assert (1, 0, "2027-01-15") == (taken.n_requests, taken.n_open, taken.day)
+
+
+def test_guesses_change_nothing(ledger: Ledger) -> None:
+    """Where an endpoint gave no counts the bill may be for all, so all stays spent."""
+    reservation = ledger.reserve(NEED, Limits(), "app")
+    assert 1000 == ledger.settle(reservation, replace(USE, estimated=True))
+    assert Amount(1000, 850, 690) == ledger.today()
+
+
+def test_settling_twice_is_settling_once(ledger: Ledger) -> None:
+    """A second settlement, or a release after it, changes nothing."""
+    reservation = ledger.reserve(NEED, Limits(), "app")
+    ledger.settle(reservation, USE)
+    assert 300 == ledger.settle(reservation, replace(USE, prompt_tokens=0))
+    ledger.release(reservation)
+    assert 300 == ledger.today().micro_usd
+
+
+def test_what_was_not_sent_is_given_back(ledger: Ledger) -> None:
+    """A request that never left costs nothing."""
+    ledger.release(ledger.reserve(NEED, Limits(), "app"))
+    assert Amount() == ledger.today()
+    assert () == ledger.totals()
+
+
+def test_the_budget_is_refused_with_its_numbers(ledger: Ledger) -> None:
+    """What does not fit is an error of no route, that names the limit, and takes nothing."""
+    limits = limits_of(Budget(usd_per_day=0.0015))
+    ledger.reserve(NEED, limits, "app")
+    with pytest.raises(BudgetExceeded, match=r"usd_per_day is \$0\.0015.*\$0\.002") as caught:
+        ledger.reserve(NEED, limits, "app")
+    assert EXIT_NO_ROUTE == caught.value.exit_code
+    assert ("exceeded", "exceeded") == (
+        caught.value.allowance.state,
+        ledger.allowance(NEED, limits, "app").state,
+    )
+    assert 1000 == ledger.today().micro_usd
+
+
+def test_a_programs_own_limit_is_its_own(ledger: Ledger) -> None:
+    """What one program's consent allows is not used up by another."""
+    limits = Limits(app_micro_usd_per_day=1500)
+    ledger.reserve(NEED, limits, "one")
+    ledger.reserve(NEED, limits, "two")
+    with pytest.raises(BudgetExceeded, match="the consent"):
+        ledger.reserve(NEED, limits, "one")
+
+
+def test_an_unknown_price_is_refused(ledger: Ledger) -> None:
+    """Unpriced elsewhere is refused unless allowed, and then costs 0; loopback is free."""
+    unpriced = need_of(Endpoint("https://x", "m"), 10, 10)
+    with pytest.raises(BudgetExceeded) as caught:
+        ledger.reserve(unpriced, Limits(), "app")
+    assert "unpriced" == caught.value.allowance.state
+    allowed = ledger.reserve(unpriced, Limits(allow_unpriced=True), "app")
+    free = ledger.reserve(need_of(Endpoint("http://127.0.0.1:1", "m"), 10, 10), Limits(), "app")
+    assert [0, 0] == [ledger.settle(allowed, USE), ledger.settle(free, USE)]
+
+
+def test_a_day_ends_at_midnight_utc(ledger: Ledger, clock: Clock) -> None:
+    """The next day begins with nothing spent; a settlement counts for the day of its request."""
+    reservation = ledger.reserve(NEED, limits_of(Budget(usd_per_day=0.001)), "app")
+    clock.now_s += DAY_S
+    assert Amount() == ledger.today()
+    ledger.settle(reservation, USE)
+    assert Amount() == ledger.today()
+    assert ["2027-01-15"] == [one.day for one in ledger.totals()]
+    assert () == ledger.totals("2027-01-16")
+
+
+def test_reading_makes_no_file_and_writing_a_private_one(ledger: Ledger) -> None:
+    """The file appears with the first reservation, for its owner alone."""
+    ledger.today()
+    ledger.totals()
+    ledger.check()
+    assert not ledger.path.parent.exists()
+    ledger.reserve(NEED, Limits(), "app")
+    assert 0o600 == stat.S_IMODE(ledger.path.stat().st_mode)
+    with contextlib.closing(sqlite3.connect(ledger.path)) as db:
+        assert ("wal",) == db.execute("PRAGMA journal_mode").fetchone()
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "foreign", "text", "newer", "link"])
+def test_a_damaged_ledger_is_refused(how: str, ledger: Ledger, tmp_path: Path) -> None:
+    """A file that may have forgotten something is no empty ledger: nothing is put aside any more."""
+    ledger.reserve(NEED, Limits(), "app")
+    content = ledger.path.read_bytes()
+    ledger.path.unlink()
+    if how == "link":
+        (tmp_path / FILE_NAME).write_bytes(content)
+        ledger.path.symlink_to(tmp_path / FILE_NAME)
+    elif how in ("foreign", "newer"):
+        db = sqlite3.connect(ledger.path)
+        db.execute("CREATE TABLE taken (id TEXT)")
+        db.execute(f"PRAGMA application_id = {0x45444C4D if how == 'newer' else 1}")
+        db.execute("PRAGMA user_version = 2")
+        db.close()
+    else:
+        damaged = {"empty": b"", "cut": content[:4096], "text": b"spent: 0\n" * 1000}
+        ledger.path.write_bytes(damaged[how])
+    for use in (ledger.today, ledger.totals, lambda: ledger.reserve(NEED, Limits(), "app")):
+        with pytest.raises(RecordsDamaged):
+            use()
+
+
+def test_a_lost_reservation_is_damage(ledger: Ledger) -> None:
+    """What was put aside and is not there any more cannot be settled in silence."""
+    reservation = ledger.reserve(NEED, Limits(), "app")
+    with pytest.raises(RecordsDamaged, match="reservation"):
+        ledger.settle(replace(reservation, reservation_id="gone"), USE)
+
+
+def test_a_ledger_that_is_held_is_an_error(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for ever for another process's transaction."""
+    ledger.reserve(NEED, Limits(), "app")
+    monkeypatch.setattr(module, "LOCK_WAIT_S", 0.05)
+    other = sqlite3.connect(ledger.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(EdgeLLMError, match="held the ledger"):
+        ledger.reserve(NEED, Limits(), "app")
+    other.close()
+
+
+def test_a_full_disk_is_said(ledger: Ledger) -> None:
+    """SQLite's word for it becomes ours."""
+    with pytest.raises(DoesNotFit), ledger._mapped():
+        raise sqlite3.OperationalError("database or disk is full")
