@@ -8,13 +8,14 @@ import threading
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from edgellm.core import Done, Message, Request, Sampling, Tier, Token
 from edgellm.errors import Cancelled, EngineFailed, ModelNotFound, UsageError
 from edgellm.runtime.local import open_session
-from edgellm.runtime.session import SessionOptions
+from edgellm.runtime.session import SessionOptions, Step
 from edgellm.runtime.worker.ending import WorkerEnded
 from edgellm.runtime.worker.faults import FAULT_VARIABLE
 from edgellm.runtime.worker.handle import CANCEL_S, CLOSE_S, Worker
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.model
 LINUX = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 
-def _request(sampling: Sampling = GREEDY, **how) -> Request:
+def _request(sampling: Sampling = GREEDY, **how: Any) -> Request:
     return Request(QUESTION, sampling=sampling, **{"max_tokens": N, **how})
 
 
@@ -40,7 +41,7 @@ def start(smollm2_gguf):
     """Start workers, and close them."""
     workers: list[Worker] = []
 
-    def begin(options: SessionOptions = OFF, path: Path = smollm2_gguf, **how) -> Worker:
+    def begin(options: SessionOptions = OFF, path: Path = smollm2_gguf, **how: Any) -> Worker:
         workers.append(Worker.start(path, options, **how))
         return workers[-1]
 
@@ -62,11 +63,11 @@ def whole(smollm2_gguf):
     return answers
 
 
-def _text(steps) -> str:
+def _text(steps: list[Step]) -> str:
     return "".join(step.event.text for step in steps if isinstance(step.event, Token))
 
 
-def _ids(steps) -> list[int]:
+def _ids(steps: list[Step]) -> list[int]:
     return [one for step in steps for one in step.ids]
 
 
@@ -257,9 +258,9 @@ def test_f_pk_06_a_worker_is_used_by_many_threads(start, whole):
                     worker.cancel()
                 steps = list(worker.stream(_request(max_tokens=5)))
                 texts.append(steps[-1].event.text)
-            except (UsageError, EngineFailed, Cancelled, WorkerEnded):
+            except (UsageError, EngineFailed, Cancelled, WorkerEnded):  # noqa: PERF203  # a few times
                 time.sleep(0.02)
-            except BaseException as err:
+            except BaseException as err:  # noqa: BLE001  # told below
                 unexpected.append(err)
 
     threads = [threading.Thread(target=use, args=(n,)) for n in range(8)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import threading
 import weakref
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Token, event_from_wire
-from edgellm.errors import EngineFailed, UsageError
+from edgellm.errors import EdgeLLMError, EngineFailed, UsageError
 from edgellm.runtime.session import Step
 from edgellm.runtime.worker import opening
 from edgellm.runtime.worker.channel import Channel
@@ -282,16 +283,13 @@ class Worker:
         """See to it that the worker is done with a call, or with everything."""
         if self._call is None:
             return
+        if sys.is_finalizing():  # what would hear the worker's answer runs no more
+            self._channel.kill("kill")
+            return
         self._send_cancel(call)
-        with suppress(WorkerEnded):
-            for _ in self._left(call):
+        with suppress(WorkerEnded, EdgeLLMError):
+            for _ in self._messages(call):
                 pass
-
-    def _left(self, call: int) -> Iterator[StepMade | Warmed]:
-        from edgellm.errors import EdgeLLMError
-
-        with suppress(EdgeLLMError):
-            yield from self._messages(call)
 
     def _steps(self, message: StepMade) -> Iterator[Step]:
         """Give the steps of a message; what is none ends the worker."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def channel():
     """Start a program of some Python text, and hold it as a worker."""
     held = []
 
-    def start(text: str, **options) -> Channel:
+    def start(text: str, **options: Any) -> Channel:
         process = subprocess.Popen(
             [sys.executable, "-S", "-c", "import os, sys, time\n" + text],
             stdin=subprocess.PIPE,
