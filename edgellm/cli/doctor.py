@@ -17,7 +17,6 @@ edgellm doctor
 edgellm doctor --json
 edgellm doctor --endpoint
 """
-KEY_VARIABLE: Final = "EDGELLM_API_KEY"
 _MARKS: Final = {"ok": "", "warning": "WARNING: ", "failed": "FAILED: ", "skipped": "(skipped) "}
 
 
@@ -59,6 +58,8 @@ def _ask_endpoint() -> str:
     from edgellm.cloud.client import ChatClient
     from edgellm.config import read_config
     from edgellm.errors import UsageError
+    from edgellm.routing import origin_of
+    from edgellm.runtime.api_key import api_key
 
     endpoint = read_config().endpoint
     if endpoint is None:
@@ -66,7 +67,7 @@ def _ask_endpoint() -> str:
             "no endpoint is configured",
             hint="`edgellm config set endpoint.url URL`, and endpoint.model",
         )
-    found = ChatClient(endpoint, os.environ.get(KEY_VARIABLE)).probe()
+    found = ChatClient(endpoint, api_key(origin_of(endpoint.url))).probe()
     told = f"{found.url} answered in {found.answered_ms:.0f} ms"
     if found.lists_model is None:
         return f"{told}; it keeps no list of models"

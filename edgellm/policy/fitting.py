@@ -101,8 +101,14 @@ class Fitting:
         return estimate(self.shape, settings, flags=self.machine.flags or None)
 
     def need_bytes(self, found: Estimate) -> int:
-        """Return what the host must give; one memory is counted once, with all that lies in it."""
-        return found.total_bytes + (found.gpu_bytes if self.machine.unified else 0)
+        """Return what the host must give; one memory is counted once, with all that lies in it.
+
+        A limit of address space counts what is reserved, also where it is never written to.
+        """
+        need = found.total_bytes + (found.gpu_bytes if self.machine.unified else 0)
+        if self.machine.limited_by == "rlimit":
+            need += max(0, found.reserved_bytes - found.compute_bytes)
+        return need
 
     def is_enough(self, found: Estimate) -> bool:
         """Return whether what is taken is there, on the host and on the GPU."""

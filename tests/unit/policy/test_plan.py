@@ -13,6 +13,7 @@ from edgellm.formats.gguf_shape import Weight
 from edgellm.ggml_types import TYPES_BY_NAME
 from edgellm.hw.cpu import CpuShare
 from edgellm.hw.gpu import GpuFacts
+from edgellm.policy import fitting
 from edgellm.policy.fitting import gpu_margin_bytes, margin_bytes, read_bytes_per_token
 from edgellm.policy.plan import Wishes, fit
 
@@ -268,6 +269,24 @@ def test_a_token_reads_its_experts_alone(make_shape: Make) -> None:
     shape = make_shape(weights=weights, tied=False)
     widths = dataclasses.replace(shape.widths, experts=8, experts_used=2)
     assert 300 == read_bytes_per_token(dataclasses.replace(shape, widths=widths))
+
+
+def test_a_limit_of_address_space_counts_what_is_reserved(
+    make_shape: Make, make_machine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Buffers that are never written to take it all the same."""
+    known = fitting.estimate
+
+    def reserving(*args: Any, **named: Any) -> Any:
+        found = known(*args, **named)
+        return dataclasses.replace(found, reserved_bytes=found.compute_bytes + 300 * MIB)
+
+    monkeypatch.setattr(fitting, "estimate", reserving)
+    need = [
+        fit(make_shape(), FREE, make_machine(16 * GIB, limited_by=limit)).need_bytes
+        for limit in ("host", "cgroup", "rlimit")
+    ]
+    assert need == [need[0], need[0], need[0] + 300 * MIB]
 
 
 def test_threads_say_their_quota(make_shape: Make, make_machine: Make) -> None:
