@@ -161,7 +161,7 @@ def plan_facts(found: Plan) -> dict[str, Any]:
 def _lines(found: Plan) -> list[tuple[str, str]]:
     reasons, settings = dict(found.reasons), found.settings
     verdict = "yes" if found.fits else "no"
-    if found.estimate.unknown:
+    if found.shape.unknown:
         verdict = "not known"
     need, have = format_bytes(found.need_bytes), format_bytes(found.have_bytes)
     return [

@@ -10,6 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from edgellm.formats.gguf_memory import CELLS
+from edgellm.ggml_types import TYPES_BY_NAME
 from edgellm.hw.flags import slow_types
 from edgellm.policy.estimate import PlanSettings, estimate
 from edgellm.policy.plan import Plan
@@ -74,7 +75,7 @@ class Fitting:
         first = self._with_layers(self._defaults())
         settings = self._lowered(first)
         found = self.estimate(settings)
-        fits = bool(found.unknown) or self.is_enough(found)
+        fits = bool(self.shape.unknown) or self.is_enough(found)
         types = sorted({weight.type.name for weight in self.shape.weights})
         slow = slow_types(types, self.machine.flags)
         return Plan(
@@ -161,8 +162,7 @@ class Fitting:
 
     def _lowered(self, settings: PlanSettings) -> PlanSettings:
         """Give up speed, then room, as far as the user left them open and it is needed."""
-        found = self.estimate(settings)
-        if found.unknown or self.is_enough(found):
+        if self.shape.unknown or self.fits(settings):
             return settings
         if self.wishes.n_batch is None:
             n_batch = settings.n_batch
@@ -188,6 +188,12 @@ class Fitting:
             rate = self.machine.gpus[0].bandwidth_gb_s if whole and self.machine.gpus else None
         read = read_bytes_per_token(self.shape)
         return None if rate is None or not read else rate * 1e9 / read
+
+
+def can_round_rows(shape: ModelShape) -> bool:
+    """Return whether keys and values can be kept in blocks: heads of whole blocks, of 32 values."""
+    block = TYPES_BY_NAME["q8_0"].block_size
+    return not (shape.widths.head_keys % block or shape.widths.head_values % block)
 
 
 def whole_cells(n_tokens: int) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from edgellm.formats.gguf_memory import CELLS
 from edgellm.policy.estimate import estimate
+from edgellm.policy.fitting import can_round_rows
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def _rungs(plan: Plan, now: PlanSettings, needed_tokens: int) -> Iterator[Rung]:
             f"a batch of {n_batch} tokens in place of {now.n_batch}",
             changes_numerics=False,
         )
-    if now.kv_type in WIDE_KV_TYPES and wishes.kv_type is None and now.flash_attention != "off":
+    can_round = can_round_rows(plan.shape) and now.flash_attention != "off"
+    if now.kv_type in WIDE_KV_TYPES and wishes.kv_type is None and can_round:
         yield Rung(
             "kv_type",
             dataclasses.replace(now, kv_type=NARROW_KV_TYPE),
@@ -128,7 +130,7 @@ def _frees(plan: Plan, now: PlanSettings, lower: PlanSettings) -> bool:
     if lower.n_gpu_layers < now.n_gpu_layers:
         return before.gpu_bytes > after.gpu_bytes and after.total_bytes <= plan.have_bytes
     freed = before.total_bytes - after.total_bytes + before.gpu_bytes - after.gpu_bytes
-    return bool(after.unknown) or freed >= _WORTH_BYTES
+    return bool(plan.shape.unknown) or freed >= _WORTH_BYTES
 
 
 def _smaller_model(

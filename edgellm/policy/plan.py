@@ -69,8 +69,8 @@ class Plan:
         have_bytes: of the host's memory that may be taken, margin kept.
         margin_bytes: of the available memory that is left alone.
         gpu_have_bytes: of the GPUs' memory that may be taken, None without one or where it is not told.
-        fits: whether the estimate stays within `have_bytes`, and on the GPU; true where a part of it
-            is not known.
+        fits: whether the estimate stays within `have_bytes`, and on the GPU; true where something of
+            the model is not known.
         reasons: a setting's name and why it has its value, for each setting.
         ways: what would make it fit, the cheapest first; empty if it fits.
         slow_types: types of weights that this CPU has no fast kernel for.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from edgellm.policy.fitting import can_round_rows
 from edgellm.policy.plan import Way
 from edgellm.units import format_bytes
 
@@ -59,7 +60,8 @@ def _flags(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
         lower = dataclasses.replace(settings, snapshots=False)
         yield from _if_it_fits(fitting, lower, "--snapshot off", "prompts are read anew every time")
     yield from _shorter(fitting, settings, "")
-    if settings.kv_type in _WIDE and settings.flash_attention != "off":
+    can_round = can_round_rows(fitting.shape) and settings.flash_attention != "off"
+    if settings.kv_type in _WIDE and can_round:
         for kv_type, cost in _NARROW:
             lower, flag = dataclasses.replace(settings, kv_type=kv_type), f"--kv-type {kv_type}"
             yield from _if_it_fits(fitting, lower, flag, f"keys and values are rounded: {cost}")

@@ -151,6 +151,15 @@ def test_three_ways_each_of_which_fits(make_shape: Make, make_machine: Make) -> 
         assert again.need_bytes <= plan.have_bytes
 
 
+def test_heads_that_fill_no_blocks(make_shape: Make, make_machine: Make) -> None:
+    """The engine keeps no rounded rows of them, so that is no way."""
+    shape = make_shape()
+    odd = dataclasses.replace(shape, widths=dataclasses.replace(shape.widths, head_keys=80))
+    plan = fit(odd, Wishes(n_ctx=16384), make_machine(2 * GIB))
+    assert not plan.fits
+    assert [] == [way.flags for way in plan.ways if "--kv-type" in way.flags]
+
+
 def test_weights_too_large_for_any_flag(make_shape: Make, make_machine: Make) -> None:
     """No setting helps: fewer bits, more memory, or the risk with its price."""
     plan = fit(make_shape(weight_bytes=4 * GIB), FREE, make_machine(4 * GIB))
@@ -181,6 +190,20 @@ def test_an_unknown_part_warns_and_never_blocks(make_shape: Make, make_machine: 
     plan = fit(shape, FREE, make_machine(2 * GIB))
     assert (True, ()) == (plan.fits, plan.ways)
     assert plan.warnings == ("not estimated: the indexer's cache",)
+
+
+def test_what_a_driver_takes_is_the_margins(
+    make_shape: Make, make_machine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the GPU's that nobody can count warns, and what is counted decides."""
+    known = fitting.estimate
+
+    def vague(*args: Any, **named: Any) -> Any:
+        return dataclasses.replace(known(*args, **named), unknown=("the GPU's driver",))
+
+    monkeypatch.setattr(fitting, "estimate", vague)
+    plan = fit(make_shape(64 * GIB), FREE, make_machine(16 * GIB, gpus=(CARD,)))
+    assert (plan.fits, plan.warnings) == (False, ("not estimated: the GPU's driver",))
 
 
 def test_as_many_layers_as_the_gpu_holds(make_shape: Make, make_machine: Make) -> None:
