@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from edgellm.config import (
     KEYS,
@@ -314,3 +316,36 @@ def test_reading_loads_no_editor() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
     )
     assert "[]\n" == done.stdout
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=200) | st.sampled_from(WHOLE.splitlines()).map(lambda line: line * 2))
+def test_no_text_is_worse_than_an_error(text: str) -> None:
+    """Whatever stands in the file, it is settings or an error that names the file."""
+    path = write("")
+    path.write_text(text, encoding="utf-8", newline="")
+    try:
+        config = read_config()
+    except UsageError as err:
+        said = str(err)
+    else:
+        said = f"{path} holds {config}"
+    assert str(path) in said
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(sorted(KEYS)),
+    st.text(max_size=30) | st.floats().map(str) | st.integers().map(str),
+)
+def test_what_is_set_is_read(name: str, typed: str) -> None:
+    """A value that is taken comes back from the file; one that is not leaves none."""
+    config_path().unlink(missing_ok=True)
+    try:
+        set_value(name, typed)
+    except UsageError:
+        assert get_value(name) is None
+    else:
+        value = get_value(name)
+        assert value is not None
+        assert KEYS[name].kind == "switch" or str(value) == typed or float(value) == float(typed)

@@ -287,3 +287,26 @@ def test_a_book_that_is_held_for_too_long_is_an_error(edgellm_home: Path) -> Non
         pass
     with records.locked("audit"), records.locked("consents"):
         pass
+
+
+def test_kills_at_any_time_leave_a_sound_log(log: AuditLog, edgellm_home: Path) -> None:
+    """Writers that are killed leave a chain that is whole and holds every record they were told of."""
+    program = (
+        "import sys; from pathlib import Path; from edgellm.runtime.books.audit import AuditLog\n"
+        "from edgellm.runtime.books.record import AuditRecord; log = AuditLog(Path(sys.argv[1]))\n"
+        "while True: print(log.append(AuditRecord('child'), b'p'), flush=True)"
+    )
+    told: list[str] = []
+    for n in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, str(edgellm_home)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        first = [child.stdout.readline() for _ in range(3 * n + 1)]
+        child.kill()
+        rest = child.communicate(timeout=30)[0]
+        told += [line.strip() for line in (*first, *rest.splitlines(keepends=True)) if "\n" in line]
+    kept = [name for name, _ in log.show()]
+    assert set(told) <= set(kept)
+    assert len(kept) <= len(told) + 4
+    log.append(SENT)
