@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from edgellm.formats.gguf_memory import Recurrence, Rows
     from edgellm.ggml_types import TensorType
 
-_COUNTED_ROUGHLY: Final = ("deepseek4", "hy_v4", "glm5-next", "qwen4exp", "kimi-k3")
+_COUNTED_ROUGHLY: Final = (
+    *("bailingmoe3", "deepseek4", "gemma3n", "gemma4", "glm5-next", "hy_v4", "kimi-k3"),
+    *("kimi-linear", "minimax-01", "plamo2", "qwen4exp", "rwkv6", "rwkv6qwen2", "arwkv7"),
+)
 _LAYER: Final = re.compile(r"blk\.(\d{1,4})\.")
 
 

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 
 _INDEX_BYTES: Final = 8  # where a row goes, as a 64-bit number
 _FLOAT_BYTES: Final = 4
+_LATE_OUTPUTS: Final = (  # every token's last values are kept, for a model that guesses ahead
+    *("bailingmoe3", "cohere2moe", "gemma4", "gpt-oss", "hy_v3", "nemotron_h", "nemotron_h_moe"),
+    *("qwen35", "qwen35moe", "qwen3next", "step35"),
+)
 _TURNED_HEAD: Final = 64  # heads are rotated before rounding if their width is a multiple of this
 
 
@@ -74,36 +78,41 @@ class _Builder:
     ) -> None:
         self.shape, self.flash = shape, flash
         self.n_ctx, self.n_batch = n_ctx, n_batch
-        self.graph = Graph(n_batch, n_outputs)
-        self.caches: dict[str, _Cache] = {}
-        self.wide_mask: Result | None = None
-        ratios = [row for row in shape.rows if row.kind == "compressed"]
-        self.few = min(ratios, key=lambda row: row.ratio, default=None)
-        widths = shape.widths
+        widths, self.layers = shape.widths, layers_of(shape)
+        self.streams = streams_of(self.layers, widths.embd)
+        self.late = shape.model.architecture in _LATE_OUTPUTS
         rounds = TYPES_BY_NAME[kv_type].block_size > 1
         self.turns_keys = rounds and widths.head_keys > 0 and not widths.head_keys % _TURNED_HEAD
         self.turns_values = rounds and not widths.head_values % _TURNED_HEAD
+        compressed = [row for row in shape.rows if row.kind == "compressed"]
+        self.few = min(compressed, key=lambda row: row.ratio, default=None)
+        self.indexed = self._uses_index(self.layers)
+        self.wide_mask: Result | None = None
+        # What is there before the graph runs, in the engine's order.
+        self.graph = Graph(n_batch, n_outputs)
+        self.tokens = self.graph.input(4 * n_batch)
+        self.graph.input(_FLOAT_BYTES * widths.embd * n_batch, used=False)  # for images
+        self.positions = self.graph.input(4 * n_batch)
+        self.caches: dict[str, _Cache] = {}
+        for row in shape.rows:
+            self._add_cache(row)
+        self.outputs = self.graph.input(4 * n_outputs)
 
     def space(self) -> Space:
         """Return the space of the graph."""
         graph, embd = self.graph, self.shape.widths.embd
-        layers = layers_of(self.shape)
-        streams = streams_of(layers, embd)
-        tokens = graph.input(4 * self.n_batch)
-        graph.input(_FLOAT_BYTES * embd * self.n_batch, used=False)  # for images
-        self.positions = graph.input(4 * self.n_batch)
-        self.indexed = self._uses_index(layers)
-        for row in self.shape.rows:
-            self._add_cache(row)
-        self.outputs = graph.input(4 * graph.n_outputs)
-        x = graph.add(embd, tokens)
-        if streams > 1:
-            x = graph.add(embd * streams, x)
-        layers = shortened(layers)
+        x = graph.add(embd, self.tokens)
+        if self.streams > 1:
+            x = graph.add(embd * self.streams, x)
+        layers = shortened(self.layers)
         for i, layer in enumerate(layers):
-            x = self._layer(layer, x, streams, last=i == len(layers) - 1)
-        x = graph.add(embd, x, reuses=streams == 1)
+            x = self._layer(layer, x, last=i == len(layers) - 1 and not self.late)
+        x = graph.add(embd, x, reuses=self.streams == 1)
         graph.keep(x)
+        if self.late:
+            graph.choose_outputs()
+            x = graph.add(embd, x, self.outputs)
+            graph.keep(x)
         graph.keep(graph.add(self.shape.widths.vocab, x))
         return graph.place()
 
@@ -133,9 +142,9 @@ class _Builder:
         mask = graph.input(cells * n * (4 if wide else 2))
         self.caches[row.kind] = _Cache(places, mask)
 
-    def _layer(self, layer: Layer, x: Result, streams: int, *, last: bool) -> Result:
-        if streams > 1:
-            return self._wide_layer(layer, x, streams, last=last)
+    def _layer(self, layer: Layer, x: Result, *, last: bool) -> Result:
+        if self.streams > 1:
+            return self._wide_layer(layer, x, self.streams, last=last)
         graph, has, embd = self.graph, layer.tensors, self.shape.widths.embd
         normed = graph.add(embd, x)
         made = self._token_mixer(layer, x, normed)

@@ -92,7 +92,7 @@ def _alike(one: Layer, other: Layer) -> bool:
 
 def streams_of(layers: Sequence[Layer], embd: int) -> int:
     """Return how many streams the layers pass on, 1 for all but hyper-connections."""
-    if not layers:
+    if not layers or not embd:
         return 1
     has = layers[0].tensors
     return max(1, has.columns("hc_attn_norm") // embd, has.columns("hc_attn_fn") // embd)
