@@ -1,16 +1,22 @@
 """The joint of an answer that was begun elsewhere: nothing twice, and no second beginning.
 
 A server may send the beginning again before it goes on: that is cut. One that does not know how to go on
-starts anew, with much the same words: that is refused, for the two halves would not fit.
+starts anew, with much the same words: that is refused, for the two halves would not fit. A few words are
+held back until that can be told.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Final
 
 MIN_TOLD_CHARS: Final = 12
 """Fewer characters in common with the beginning say nothing."""
+
+LOOKED_AT_CHARS: Final = 24
+ALIKE: Final = 0.75
+"""Above this ratio of `difflib` two starts are two tries at one: `1. Beach: A ...`, `2. Beach: A ...`."""
 
 _WORD: Final = re.compile(r"\w+")
 
@@ -29,6 +35,8 @@ class Joint:
     def __init__(self, begun: str) -> None:
         self._sent = begun.rstrip()
         self._blank = begun[len(self._sent) :]
+        # Behind a line's end the next line may well look like the first: lists and tables do.
+        self._is_within_line = "\n" not in self._blank
         self._held: str | None = "" if self._sent else None
         self._is_start = bool(self._blank)
 
@@ -41,7 +49,8 @@ class Joint:
         if self._held is None:
             return self._unblanked(text)
         held = self._held + text
-        if len(held) < len(self._sent) and self._sent.startswith(held):
+        is_echo = len(held) < len(self._sent) and self._sent.startswith(held)
+        if is_echo or (self._is_within_line and len(held.lstrip()) < LOOKED_AT_CHARS):
             self._held = held
             return ""
         self._held = None
@@ -59,6 +68,8 @@ class Joint:
         if not self._held:
             return ""
         held, self._held = self._held, None
+        if held.startswith(self._sent):
+            return self._echoed(held)
         self._check(held)
         return self._unblanked(held)
 
@@ -73,6 +84,8 @@ class Joint:
         n_same = _n_common(held, self._sent)
         if n_same >= MIN_TOLD_CHARS and " " in held[:n_same].strip():
             raise Restarted(f"it begins with the same {n_same} characters")
+        if self._is_within_line and _is_alike(held.lstrip(), self._sent.lstrip()):
+            raise Restarted("it begins with much the same words")
         if self._blank or not self._sent[-1].isalnum():
             return
         # Glued to the last letter without a space, and the very word that the answer began with.
@@ -88,6 +101,13 @@ class Joint:
         self._is_start = n_same == len(text) < len(self._blank)
         self._blank = self._blank[n_same:]
         return text[n_same:]
+
+
+def _is_alike(one: str, other: str) -> bool:
+    n_chars = min(LOOKED_AT_CHARS, len(one), len(other))
+    if n_chars < MIN_TOLD_CHARS:
+        return False
+    return difflib.SequenceMatcher(None, one[:n_chars], other[:n_chars], False).ratio() > ALIKE
 
 
 def _first_word(text: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from edgellm.core import FinishReason
 
 _DONE: Final = "[DONE]"
+_SOMETIMES: Final = "some servers do that when the conversation is longer than their context"
 
 
 class CloudStream(Iterator[CloudEvent]):
@@ -79,7 +80,7 @@ class CloudStream(Iterator[CloudEvent]):
         try:
             yield from self._all(content_type)
             if self._answer.finish is None:
-                raise self._cut("nothing in it says that it is over")
+                raise self._cut()
             yield from self._shown(self._answer.rest())
             if text := self._joint.flush():
                 yield self._text(text)
@@ -181,7 +182,7 @@ class CloudStream(Iterator[CloudEvent]):
         raise EndpointError(
             f"{self._where} ended its answer ({finish}) without a word, and counted no tokens",
             kind="protocol",
-            hint="some servers say so when the conversation is longer than their context",
+            hint=_SOMETIMES,
         )
 
     def _end(self, finish: FinishReason, note: str = "") -> CloudEnd:
@@ -196,11 +197,13 @@ class CloudStream(Iterator[CloudEvent]):
             note,
         )
 
-    def _cut(self, why: str) -> EndpointError:
+    def _cut(self) -> EndpointError:
+        some = self._answer.has_text or self._answer.has_reasoning
         return EndpointError(
-            f"{self._where} ended its answer early: {why}",
+            f"{self._where} ended its answer early: nothing in it says that it is over",
             kind="incomplete",
             may_retry=not self._is_shown,
+            hint="" if some else _SOMETIMES,
         )
 
     def _told(self, err: Exception) -> str:

@@ -59,6 +59,16 @@ def test_a_continuation_loses_nothing(begun: str, pieces: list[str]) -> None:
         ("The sea is blue. The sea", (" is deep",), "The sea is blue. The sea is deep"),
         ("abcabcabcabcabcX", ("abc", "abY"), "abcabcabcabcabcXabcabY"),
         ("the", ("ory",), "theory"),
+        (
+            '{"name": 1},\n',
+            ('{"name": 2},\n', '{"name": 3}'),
+            '{"name": 1},\n{"name": 2},\n{"name": 3}',
+        ),
+        (
+            "1. Beach: A place where",
+            (" people", " can relax"),
+            "1. Beach: A place where people can relax",
+        ),
     ],
 )
 def test_a_joint_fits(begun: str, pieces: tuple[str, ...], whole: str) -> None:
@@ -75,12 +85,28 @@ def test_a_joint_fits(begun: str, pieces: tuple[str, ...], whole: str) -> None:
         ("The answer",),
         ("The capital of",),
         ("T", "h", "e", " x"),
+        (" The", " capitals of France", " are"),
+        ("A capital of France is this",),
     ],
 )
 def test_a_second_beginning_is_refused(pieces: tuple[str, ...]) -> None:
     """Much the same words as at the start, or its first word within a word: it began anew."""
     with pytest.raises(Restarted):
         _joined(BEGUN, *pieces)
+
+
+def test_a_second_item_in_the_middle_of_the_first_is_refused() -> None:
+    """What a real server does that ignores the flags: the next item of a list, glued to half a one."""
+    with pytest.raises(Restarted):
+        _joined("1. Beach: A place where people", "2", ". Beach", ": A place", " where people")
+
+
+def test_little_is_held_back() -> None:
+    """As soon as a few words tell, everything is shown, and from then on every piece."""
+    joint = Joint(BEGUN)
+    assert joint.feed(" Paris, and it lies") == ""
+    assert joint.feed(" by the Seine") == " Paris, and it lies by the Seine"
+    assert joint.feed(".") == "."
 
 
 def test_a_short_beginning_cannot_be_told_from_its_echo() -> None:
