@@ -27,12 +27,12 @@ MIN_CTX: Final = 512
 DEFAULT_BATCH: Final = 512
 MIN_BATCH: Final = 64
 DEFAULT_KV_TYPE: Final = "f16"
-_MIN_MARGIN_BYTES: Final = 64 << 20
+_MIN_MARGIN_BYTES: Final = 32 << 20
 _MAX_MARGIN_BYTES: Final = 1 << 30
 
 
 def margin_bytes(available_bytes: int) -> int:
-    """Return what is left to others: a tenth of what is available, 64 MiB to 1 GiB."""
+    """Return what is left to others: a tenth of what is available, 32 MiB to 1 GiB."""
     return max(_MIN_MARGIN_BYTES, min(_MAX_MARGIN_BYTES, available_bytes // 10))
 
 

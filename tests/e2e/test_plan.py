@@ -101,6 +101,35 @@ def test_it_is_refused_before_it_is_killed(
     assert "--ctx " in done.stderr
 
 
+def test_a_session_is_refused_before_it_is_killed(
+    tiny_models: Path, group: Callable[..., Callable[[], None] | None]
+) -> None:
+    """F-MM-02: opening says what is needed and what is there, and names ways; no process was started."""
+    code = (
+        "import json, sys\n"
+        "from pathlib import Path\n"
+        "from edgellm.errors import DoesNotFit\n"
+        "from edgellm.runtime.opening import open_session\n"
+        "from edgellm.runtime.session import SessionOptions\n"
+        "try:\n"
+        "    open_session(Path(sys.argv[1]), SessionOptions(n_ctx=1 << 26))\n"
+        "except DoesNotFit as err:\n"
+        "    print(json.dumps([err.need_bytes, err.have_bytes, err.hint, err.exit_code]))\n"
+    )
+    enter = group("memory", limit_in_bytes=LIMIT_BYTES) or limit_address_space
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_models / "tiny-llama.gguf")],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=enter,
+    )
+    need, have, hint, code_of_exit = json.loads(done.stdout)
+    assert need > 4 * LIMIT_BYTES > have
+    assert "--ctx " in hint
+    assert code_of_exit == 4
+
+
 def test_page_cache_is_not_used_memory(
     tiny_models: Path, tmp_path: Path, group: Callable[..., Callable[[], None] | None]
 ) -> None:
