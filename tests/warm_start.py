@@ -44,6 +44,7 @@ class WarmStart:
         self._socket, theirs = socket.socketpair()
         self._server = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())],
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # who forks should be one thread
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
