@@ -50,7 +50,7 @@ def open_model(path: Path, options: SessionOptions, status: Status) -> Session:
     Raises:
         EdgeLLMError: it cannot be opened.
     """
-    from edgellm.runtime.local import open_session
+    from edgellm.runtime.opening import open_session
 
     status.show(f"loading {path.name}")
     # A KeyboardInterrupt inside a library's callback would be lost: a note is not.

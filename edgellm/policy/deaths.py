@@ -57,6 +57,7 @@ _NT_NAMES: Final = {
 FULL_PRESSURE_PERCENT: Final = 20.0
 LOW_MEMORY_BYTES: Final = 32 << 20
 _MAX_LOG_CHARS: Final = 8192
+_MAX_PHRASE: Final = 160
 
 LOG_SIGNS: Final = (
     "std::bad_alloc",
@@ -131,6 +132,8 @@ class Verdict:
 def classify(facts: DeathFacts) -> Verdict:
     """Say why a process ended."""
     ending = _ending(facts.returncode)
+    if facts.raised:
+        ending = f"{ending}, after {facts.raised[:_MAX_PHRASE]}"
     if facts.asked:
         return Verdict("cancelled", None, (ending,), may_restart=True)
     evidence = _memory_evidence(facts)

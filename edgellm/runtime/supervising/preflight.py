@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import DoesNotFit
+from edgellm.errors import DoesNotFit, UsageError
 from edgellm.formats.gguf_check import checked_model
 from edgellm.formats.gguf_shape import shape_of
 from edgellm.hw.machine import machine
@@ -39,8 +39,14 @@ def read_plan(path: Path, options: SessionOptions) -> tuple[ModelInfo, Plan]:
 
 
 def wishes_of(options: SessionOptions) -> Wishes:
-    """Return what a user asked for; settings left at their defaults are free."""
+    """Return what a user asked for; settings left at their defaults are free.
+
+    Raises:
+        UsageError: one is nothing of its kind.
+    """
     engine, default = options.engine, type(options.engine)()
+    if not isinstance(engine.kv_type, str):
+        raise UsageError(f"kv_type must be the name of a type, not {engine.kv_type!r}")
     return Wishes(
         n_ctx=options.n_ctx,
         n_batch=None if engine.n_batch == default.n_batch else engine.n_batch,
@@ -64,7 +70,11 @@ def with_settings(
         settings: of a rung below the plan; None takes the plan's own.
     """
     asked = plan.settings if settings is None else settings
-    engine = dataclasses.replace(options.engine, n_batch=asked.n_batch, kv_type=asked.kv_type)
+    engine = options.engine
+    if plan.wishes.n_batch is None:
+        engine = dataclasses.replace(engine, n_batch=asked.n_batch)
+    if asked.kv_type != plan.settings.kv_type:  # else the user's own, whatever it is
+        engine = dataclasses.replace(engine, kv_type=asked.kv_type)
     if plan.machine.gpus:
         engine = dataclasses.replace(engine, n_gpu_layers=asked.n_gpu_layers)
     # The default size grows with the conversation; what was made smaller on purpose stays so.

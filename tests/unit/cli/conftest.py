@@ -60,7 +60,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     fake = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fake)
     runner = Cli(monkeypatch, capsys)
-    monkeypatch.setitem(sys.modules, "edgellm.runtime.local", fake.fake_runtime(runner.sessions))
+    monkeypatch.setitem(sys.modules, "edgellm.runtime.opening", fake.fake_runtime(runner.sessions))
     return runner
 
 

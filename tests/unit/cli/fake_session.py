@@ -111,19 +111,19 @@ class FakeSession:
 
 
 def fake_runtime(opened: list[FakeSession]) -> ModuleType:
-    """Return a module that stands for `edgellm.runtime.local` and notes what it opens."""
+    """Return a module that stands for `edgellm.runtime.opening` and notes what it opens."""
 
     def open_session(path: Path, options: SessionOptions) -> FakeSession:
         opened.append(FakeSession(path, options))
         return opened[-1]
 
-    module = ModuleType("edgellm.runtime.local")
+    module = ModuleType("edgellm.runtime.opening")
     module.open_session = open_session
     return module
 
 
 if __name__ == "__main__":
-    sys.modules["edgellm.runtime.local"] = fake_runtime([])
+    sys.modules["edgellm.runtime.opening"] = fake_runtime([])
     from edgellm.cli.app import main
 
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -248,7 +249,6 @@ def test_a_wrong_home_is_said_before_the_model_is_read(
 
 NO_ENGINE = """
 import sys
-sys.modules["llama_cpp"] = None  # as if it were not installed
 import edgellm
 from edgellm.errors import EdgeLLMError
 try:
@@ -258,7 +258,19 @@ except EdgeLLMError as err:
 """
 
 
-def test_without_an_engine_the_error_names_the_command(tiny_models: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no process find the engine's library, neither the program nor its worker."""
+    folder = tmp_path / "none"
+    folder.mkdir()
+    (folder / "llama_cpp.py").write_text("raise ModuleNotFoundError(__name__, name=__name__)\n")
+    inherited = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [inherited])]))
+
+
+def test_without_an_engine_the_error_names_the_command(
+    no_engine: None, tiny_models: Path, tmp_path: Path
+) -> None:
     """A good model asks for the engine; what is no model is refused without one."""
     (tmp_path / "a.txt").write_text("words")
     for path, words in (
@@ -282,13 +294,14 @@ def test_without_an_engine_the_error_names_the_command(tiny_models: Path, tmp_pa
 
 NO_ENGINE_CLI = """
 import sys
-sys.modules["llama_cpp"] = None
 from edgellm.cli.app import main
 sys.exit(main())
 """
 
 
-def test_without_an_engine_the_command_line_ends_with_1(tiny_models: Path) -> None:
+def test_without_an_engine_the_command_line_ends_with_1(
+    no_engine: None, tiny_models: Path
+) -> None:
     """One line on stderr with the install command, no traceback, nothing on stdout."""
     done = subprocess.run(
         [sys.executable, "-c", NO_ENGINE_CLI, "run", tiny_models / "tiny-llama.gguf", "Why?"],
