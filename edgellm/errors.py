@@ -28,6 +28,7 @@ EdgeLLMError
 ├── NoRoute                     neither this machine nor an endpoint can and may answer
 ├── EndpointError               an endpoint failed, or refused
 ├── RecordsDamaged              the audit log, consents or budget contradict themselves
+├── RecordsUnavailable          they cannot be kept here: no permission, or a read-only disk
 ├── MissingExtra                an optional dependency is not installed
 └── FetchError
 
@@ -368,6 +369,12 @@ class RecordsDamaged(EdgeLLMError):
 
     exit_code = EXIT_VERIFY_FAILED
     code = "records_damaged"
+
+
+class RecordsUnavailable(EdgeLLMError):
+    """The audit log, consents or the budget's ledger cannot be read or written at all."""
+
+    code = "records_unavailable"
 
 
 class MissingExtra(EdgeLLMError):

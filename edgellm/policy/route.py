@@ -26,9 +26,10 @@ from edgellm.policy.bars import (
 from edgellm.routing import Clearance, Trigger, origin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from edgellm.core import Message, Route
+    from edgellm.policy.bars import Bar
     from edgellm.policy.budget import Reservation
     from edgellm.policy.consent import Consent
     from edgellm.routing import Endpoint, OnFailure
@@ -134,15 +135,11 @@ def decide(facts: RouteFacts) -> Decision:
     no_local = barred(LOCAL_BARS, facts)
     no_cloud = barred(CLOUD_BARS, facts)
     cloud_first = facts.mode is Mode.PREFER_CLOUD and facts.trigger is None
+    why = _why(facts, no_cloud if cloud_first else no_local)
     reasons = (
         *(f"this machine: {bar.phrase}" for bar in no_local),
         *(f"the endpoint: {bar.phrase}" for bar in no_cloud),
     )
-    if facts.trigger is not None:
-        why = BECAUSE[facts.trigger]
-    else:
-        barred_first = no_cloud if cloud_first else no_local
-        why = barred_first[0].phrase if barred_first else "the first choice"
     if not no_cloud and (cloud_first or no_local):
         return Decision("cloud", _action(facts, "cloud"), why, reasons, "", _owed(facts, "cloud"))
     if not no_local:
@@ -185,6 +182,12 @@ def _home(facts: RouteFacts) -> Route:
     if facts.trigger is not None:
         return "cloud" if facts.trigger is Trigger.CLOUD_FAILED else "local"
     return "cloud" if facts.mode is Mode.PREFER_CLOUD else "local"
+
+
+def _why(facts: RouteFacts, bars_of_the_first: Sequence[Bar]) -> str:
+    if facts.trigger is not None:
+        return BECAUSE[facts.trigger]
+    return bars_of_the_first[0].phrase if bars_of_the_first else "the first choice"
 
 
 def _action(facts: RouteFacts, route: Route) -> Action:

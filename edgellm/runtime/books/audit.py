@@ -174,6 +174,8 @@ class AuditLog:
 
     def _checked(self) -> Iterator[Line]:
         """Give every line, checked against the one before and against the head."""
+        if not os.path.lexists(self._records.path):
+            return  # nothing is made by asking
         with self._records.locked(BOOK):
             state = self._state()
             if state is None:
@@ -207,22 +209,23 @@ class AuditLog:
 
     def _add(self, text: bytes) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        fd = os.open(self.path, flags | getattr(os, "O_BINARY", 0), PRIVATE_FILE_MODE)
-        n_written = 0
-        try:
-            while n_written < len(text):
-                n_written += os.write(fd, text[n_written:])
-            os.fsync(fd)
-        except OSError as err:
-            raise no_room(err, self.path, n_written) or err from err
-        finally:
-            os.close(fd)
+        with self._records.reaching():
+            fd = os.open(self.path, flags | getattr(os, "O_BINARY", 0), PRIVATE_FILE_MODE)
+            n_written = 0
+            try:
+                while n_written < len(text):
+                    n_written += os.write(fd, text[n_written:])
+                os.fsync(fd)
+            except OSError as err:
+                raise no_room(err, self.path, n_written) or err from err
+            finally:
+                os.close(fd)
 
     def _n_bytes(self) -> int:
         try:
             with open_regular(self.path) as (_, status):
                 return status.st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return 0
         except OSError as err:
             raise self._damaged(f"it cannot be read: {err}") from err

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from edgellm.errors import EdgeLLMError, RecordsDamaged
+from edgellm.errors import EdgeLLMError, RecordsDamaged, RecordsUnavailable
 from edgellm.fileio import (
     PRIVATE_DIR_MODE,
     PRIVATE_FILE_MODE,
@@ -52,12 +52,26 @@ class Records:
 
         Raises:
             RecordsDamaged: its name leads elsewhere.
+            RecordsUnavailable: it cannot be made.
         """
-        if self.path.is_symlink():
-            raise RecordsDamaged("the folder of records is a link", path=self.path)
-        private_dir(self.path)
-        if os.name == "posix" and self.path.stat().st_mode & _OTHERS:
-            self.path.chmod(PRIVATE_DIR_MODE)
+        with self.reaching():
+            if self.path.is_symlink():
+                raise RecordsDamaged("the folder of records is a link", path=self.path)
+            private_dir(self.path)
+            if os.name == "posix" and self.path.stat().st_mode & _OTHERS:
+                self.path.chmod(PRIVATE_DIR_MODE)
+
+    @contextlib.contextmanager
+    def reaching(self) -> Iterator[None]:
+        """Turn what the system says of a place that cannot be had into our word for it."""
+        try:
+            yield
+        except OSError as err:
+            raise RecordsUnavailable(
+                f"the records cannot be kept: {err.strerror or err}",
+                path=err.filename or self.path,
+                hint="export EDGELLM_HOME=/some/folder that you may write to",
+            ) from err
 
     @contextlib.contextmanager
     def locked(self, book: str) -> Iterator[None]:
@@ -65,10 +79,12 @@ class Records:
 
         Raises:
             EdgeLLMError: somebody else holds it for too long.
+            RecordsUnavailable: the folder cannot be written to.
         """
         self.make()
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-        fd = os.open(self.path / f"{book}.lock", flags, PRIVATE_FILE_MODE)
+        with self.reaching():
+            fd = os.open(self.path / f"{book}.lock", flags, PRIVATE_FILE_MODE)
         try:
             end_s, pause_s = time.monotonic() + self._wait_s, _FIRST_WAIT_S
             while not _lock(fd):
@@ -96,8 +112,10 @@ class Records:
                 if status.st_size > _MAX_BYTES:
                     raise RecordsDamaged(f"has {status.st_size} bytes", path=path)
                 return file.read(_MAX_BYTES)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except PermissionError as err:
+            raise RecordsUnavailable("cannot be read: no permission", path=path) from err
         except OSError as err:
             raise RecordsDamaged(f"cannot be read: {err}", path=path) from err
 
@@ -123,9 +141,11 @@ class Records:
 
         Raises:
             DoesNotFit: the disk is full.
+            RecordsUnavailable: it cannot be written.
         """
         self.make()
-        write_atomic(self.path / name, content)
+        with self.reaching():
+            write_atomic(self.path / name, content)
 
     def write_json(self, name: str, value: object) -> None:
         """Replace a file with an object, in a form that people can read.

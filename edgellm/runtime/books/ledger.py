@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import DoesNotFit, EdgeLLMError, NoRoute, RecordsDamaged
+from edgellm.errors import DoesNotFit, EdgeLLMError, NoRoute, RecordsDamaged, RecordsUnavailable
 from edgellm.fileio import PRIVATE_FILE_MODE
 from edgellm.policy.budget import Amount, Prices, Reservation, allowance, cost
 from edgellm.runtime.books.folder import LOCK_WAIT_S, Records
@@ -51,6 +51,7 @@ PRAGMA user_version = {_VERSION};
 """
 _SUM: Final = "SELECT TOTAL(micro_usd), TOTAL(tokens), TOTAL(n_bytes) FROM taken WHERE day = ?"
 _BUSY: Final = ("locked", "busy")
+_UNREACHABLE: Final = ("readonly", "unable to open")
 
 
 class BudgetExceeded(NoRoute):
@@ -262,6 +263,12 @@ class Ledger:
             if any(word in said for word in _BUSY):
                 raise EdgeLLMError(
                     f"another process has held the ledger for {LOCK_WAIT_S:g} s", path=self.path
+                ) from err
+            if any(word in said for word in _UNREACHABLE):
+                raise RecordsUnavailable(
+                    f"the ledger cannot be kept: {said}",
+                    path=self.path,
+                    hint="export EDGELLM_HOME=/some/folder that you may write to",
                 ) from err
             if "full" in said:
                 raise DoesNotFit("the disk is full", path=self.path) from err

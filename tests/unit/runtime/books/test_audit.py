@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgellm.errors import DoesNotFit, EdgeLLMError, RecordsDamaged
+from edgellm.errors import DoesNotFit, EdgeLLMError, RecordsDamaged, RecordsUnavailable
 from edgellm.routing import CloudUse
 from edgellm.runtime.books import audit
 from edgellm.runtime.books.audit import HEAD_NAME, KEY_NAME, LOG_NAME, AuditLog
@@ -96,7 +96,7 @@ def test_an_empty_log_is_sound_and_reading_makes_nothing(log: AuditLog, records:
     """Before the first record there is nothing to verify."""
     assert 0 == log.verify()
     assert [] == list(log.show())
-    assert not (records / LOG_NAME).exists()
+    assert not records.parent.exists()
 
 
 def written(log: AuditLog, n: int = 3) -> None:
@@ -310,3 +310,13 @@ def test_kills_at_any_time_leave_a_sound_log(log: AuditLog, edgellm_home: Path) 
     assert set(told) <= set(kept)
     assert len(kept) <= len(told) + 4
     log.append(SENT)
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """Where no folder can be made, reading finds nothing and writing names the way out."""
+    (tmp_path / "file").write_text("")
+    log = AuditLog(tmp_path / "file" / "home")
+    assert 0 == log.verify()
+    for use in (log.ready, lambda: log.append(SENT)):
+        with pytest.raises(RecordsUnavailable, match="EDGELLM_HOME"):
+            use()

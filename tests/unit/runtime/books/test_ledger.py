@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from edgellm.errors import EXIT_NO_ROUTE, DoesNotFit, EdgeLLMError, RecordsDamaged
+from edgellm.errors import (
+    EXIT_NO_ROUTE,
+    DoesNotFit,
+    EdgeLLMError,
+    RecordsDamaged,
+    RecordsUnavailable,
+)
 from edgellm.policy.budget import Amount, Limits, limits_of, need_of
 from edgellm.routing import Budget, CloudUse, Endpoint
 from edgellm.runtime.books import ledger as module
@@ -178,3 +184,14 @@ def test_a_full_disk_is_said(ledger: Ledger) -> None:
     """SQLite's word for it becomes ours."""
     with pytest.raises(DoesNotFit), ledger._mapped():
         raise sqlite3.OperationalError("database or disk is full")
+    with pytest.raises(RecordsUnavailable, match="EDGELLM_HOME"), ledger._mapped():
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """Where no folder can be made nothing is put aside, and nothing was spent."""
+    (tmp_path / "file").write_text("")
+    ledger = Ledger(tmp_path / "file" / "home")
+    assert Amount() == ledger.today()
+    with pytest.raises(RecordsUnavailable, match="EDGELLM_HOME"):
+        ledger.reserve(NEED, Limits(), "app")
