@@ -85,10 +85,23 @@ def load(
     snapshot_cap_bytes: int | None = None,
     snapshot_key: str | bytes | Callable[[], bytes] | None = None,
     snapshot_share: ShareOptions | None = None,
-    mode: str | Mode = Mode.PRIVATE,
-    isolation: str = "none",
+    mode: str | Mode | None = None,
+    endpoint: Endpoint | str | None = None,
+    endpoint_model: str | None = None,
+    budget: Budget | None = None,
+    api_key: str | Callable[[], str | None] | None = None,
+    isolation: str | None = None,
+    on_failure: str | None = None,
+    deadline_s: float | None = None,
+    force: bool = False,
+    app: str = "edgellm",
 ) -> LLM:
     """Open a model; use it in a `with` block, or call `close`.
+
+    Read besides the model, as the command line does: `config.toml` below `EDGELLM_HOME`, for what
+    the arguments from `mode` to `deadline_s` leave None (`edgellm config list` shows it), and what
+    can only make the mode stricter, the administrator's lock and `EDGELLM_OFFLINE`. Where an
+    endpoint may be asked: the consents and budgets there, and `EDGELLM_API_KEY` or the keyring.
 
     Args:
         path: a GGUF file.
@@ -115,15 +128,30 @@ def load(
             system's) or `file:PATH`; None leaves it to `EDGELLM_SNAPSHOT_ENCRYPT`.
         snapshot_share: a Redis server where machines share snapshots; only in a mode that lets prompts
             leave this process.
-        mode: which routes a request may take; `private` and `offline` stay on this machine.
-        isolation: where the engine runs; `none` is this process.
+        mode: which routes a request may take; `private` (where nobody says) and `offline` stay on
+            this machine, `prefer-local` and `prefer-cloud` may ask the endpoint, given a consent.
+        endpoint: the OpenAI-compatible server that may be asked, or its URL.
+        endpoint_model: what it calls the model.
+        budget: the most to spend there; limits that it leaves open are those of the file.
+        api_key: what opens it, or a function that returns it when it is needed; None takes
+            `EDGELLM_API_KEY`, or the keyring's entry for the server's origin.
+        isolation: where the engine runs: `worker`, a process of its own whose end the program
+            survives, or `none`, this process, which then asks no endpoint either.
+        on_failure: what becomes of an answer whose beginning was handed out when its route fails:
+            `resume-local`, `continue`, `restart` (the `Switch` event discards it) or `stop`.
+        deadline_s: seconds to the first token, after which another route is looked for.
+        force: try the model although the plan says that it does not fit.
+        app: the program's name, under which consent is given and spending is booked.
 
     Raises:
         ModelNotFound, ModelCorrupt, ModelUnsupported: the file is refused.
         EngineUnavailable: no engine is installed; the error names the command.
-        UsageError: an option has an unknown value.
+        UsageError: an option has an unknown value, or `config.toml` has.
         TemplateError: the chat template does not parse.
-        DoesNotFit: the model does not fit the memory.
+        DoesNotFit, OutOfMemory: the model does not fit the memory; the hint says what would.
+        WorkerDied: the process that was to hold the model ended.
+        NoRoute: neither this machine nor an endpoint may answer.
+        RecordsDamaged: consents, budgets or the audit log are not what was written.
         KeyUnavailable, MissingExtra: snapshots are to be encrypted, and cannot be.
     """
     from edgellm.runtime.llm import open_llm
@@ -147,5 +175,13 @@ def load(
         snapshot_key=snapshot_key,
         snapshot_share=snapshot_share,
         mode=mode,
+        endpoint=endpoint,
+        endpoint_model=endpoint_model,
+        budget=budget,
+        api_key=api_key,
         isolation=isolation,
+        on_failure=on_failure,
+        deadline_s=deadline_s,
+        force=force,
+        app=app,
     )

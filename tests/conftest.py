@@ -27,6 +27,7 @@ settings.load_profile("edgellm")
 
 # What a user may have exported, and what would change what is tested.
 _CHANGES_BEHAVIOUR = (
+    "EDGELLM_API_KEY",
     "EDGELLM_ISA",
     "EDGELLM_OFFLINE",
     "EDGELLM_SHARE_SECRET_FILE",

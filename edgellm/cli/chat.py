@@ -60,21 +60,21 @@ class Conversation:
     documents: tuple[str, ...] = ()
     turns: list[Message] = field(default_factory=list)
 
-    def asking(self, text: str) -> tuple[Message, ...]:
-        """Return the messages of a request that asks `text` next."""
+    def asking(self, question: Message) -> tuple[Message, ...]:
+        """Return the messages of a request that asks a question next."""
         from edgellm.prompt.documents import system_message
 
         head = system_message(self.system, self.documents)
-        return (*([] if head is None else [head]), *self.turns, Message("user", text))
+        return (*([] if head is None else [head]), *self.turns, question)
 
     def anew(self, system: str | None) -> Conversation:
         """Return one that has not begun, with the same documents."""
         return Conversation(system, self.documents)
 
-    def answered(self, text: str, answer: str) -> None:
+    def answered(self, question: Message, answer: str) -> None:
         """Keep a turn and its answer, whole or cut short."""
         if answer:
-            self.turns += [Message("user", text), Message("assistant", answer)]
+            self.turns += [question, Message("assistant", answer)]
 
 
 class Chat:
@@ -153,13 +153,14 @@ class Chat:
         from edgellm.cli.stats import process_age_s
         from edgellm.core import Failure
 
-        request = self._options.request(self._talk.asking(text), self._tools)
+        question = self._options.question(text)
+        request = self._options.request(self._talk.asking(question), self._tools)
         printer = FirstToken(render.printer(as_json=self._options.json), process_age_s)
         last = stream_answer(self._session, request, printer, self._status)
         if isinstance(last, Failure):
             return None if self._lines.interactive else last.exit
         note_cut(last, request, "/clear starts anew, or leave and give a larger --ctx")
-        self._talk.answered(text, last.text)
+        self._talk.answered(question, last.text)
         self._first_age_s = printer.at_s if self._done is None else None
         self._done = last
         if self._options.stats:
@@ -228,7 +229,7 @@ def chat_with(model: Path, options: AnswerOptions) -> int:
     # Wrong flags and files are told before the model is read.
     talk, tools = Conversation(options.system_text(), options.documents()), options.tool_list()
     settings = options.session_options()
-    options.request((Message("user", "?"),), tools)
+    options.request((options.question("?"),), tools)
     try:
         with open_model(model, settings, status) as session:
             if lines.interactive:

@@ -26,6 +26,7 @@ from edgellm.paths import (
     KEY_FILE_VARIABLE,
     SHARE_SECRET_VARIABLE,
 )
+from edgellm.runtime.api_key import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,10 +55,12 @@ VARIABLES: Final = (
     (KEY_FILE_VARIABLE, "file of the key that snapshots are encrypted under"),
     (SHARE_SECRET_VARIABLE, "file of the secret of machines that share snapshots"),
     (OFFLINE_VARIABLE, "1: no route leaves this machine"),
+    (KEY_VARIABLE, "key of the endpoint; having one changes no mode"),
     (HISTORY_VARIABLE, "off: chat keeps no typed lines"),
     ("EDGELLM_KERNELS", "auto, native or numpy: what packs and unpacks"),
     ("EDGELLM_ISA", "scalar, avx2, avx512 or neon: the row of native"),
     ("EDGELLM_NATIVE_LIB", "path of the native library"),
+    ("EDGELLM_WORKER_FAULT", "for tests: how a worker shall fail"),
 )
 
 

@@ -7,7 +7,6 @@ one value, so that the two commands cannot drift apart.
 from __future__ import annotations
 
 import enum
-import os
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  # typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,13 +15,12 @@ from typer import Option
 
 from edgellm.cli.flags import INT_MAX, gpu_layers, lora_adapters, with_options
 from edgellm.cli.inputs import STDIN_NAME, one_of, read_text, read_tools, whole_text
-from edgellm.cli.snapshot_options import SnapshotOptions
-from edgellm.cli.variables import OFFLINE_VARIABLE, offline_variable
-from edgellm.core import Mode, Request, Sampling
+from edgellm.cli.route_options import RouteOptions
+from edgellm.core import Message, Request, Sampling
 from edgellm.errors import UsageError
 
 if TYPE_CHECKING:
-    from edgellm.core import Message, Tools
+    from edgellm.core import Tools
     from edgellm.runtime.session import SessionOptions
 
 _PLAIN: Final = Sampling()
@@ -48,7 +46,7 @@ class Flash(str, enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerOptions(SnapshotOptions):
+class AnswerOptions(RouteOptions):
     """How to load a model and answer; one field a flag."""
 
     system: Annotated[
@@ -139,20 +137,18 @@ class AnswerOptions(SnapshotOptions):
             "--chat-template", metavar="FILE", help="Jinja file instead of the model's template."
         ),
     ] = None
-    mode: Annotated[
-        Mode, Option("--mode", help=f"Routes allowed; {OFFLINE_VARIABLE}=1 makes it offline.")
-    ] = Mode.PRIVATE
     json: Annotated[bool, Option("--json", help="Print events as JSON lines.")] = False
     stats: Annotated[bool, Option("--stats", help="Print figures on stderr afterwards.")] = False
 
     def session_options(self) -> SessionOptions:
-        """Return how to open the session; reads the template file and the environment.
+        """Return how to open the session; reads the template, `config.toml` and the environment.
 
         Raises:
-            UsageError: a number, the template or `EDGELLM_OFFLINE` is wrong.
+            UsageError: a number, the template, a setting or `EDGELLM_OFFLINE` is wrong.
             OSError: the template cannot be read.
         """
         from edgellm.engines.base import EngineSettings
+        from edgellm.runtime.routes import with_routes
         from edgellm.runtime.session import SessionOptions
 
         for name, value in {
@@ -162,7 +158,7 @@ class AnswerOptions(SnapshotOptions):
         }.items():
             if value is not None and value > INT_MAX:
                 raise UsageError(f"{name} must be at most {INT_MAX}, not {value}")
-        return SessionOptions(
+        options = SessionOptions(
             engine=EngineSettings(
                 n_batch=self.batch,
                 n_threads=self.threads,
@@ -174,8 +170,12 @@ class AnswerOptions(SnapshotOptions):
             n_ctx=self.ctx,
             **self.snapshot_settings(),
             chat_template=None if self.chat_template is None else read_text(self.chat_template),
-            mode=Mode.OFFLINE if offline_variable(os.environ) else self.mode,
         )
+        return with_routes(options, self.route_wishes())
+
+    def question(self, text: str) -> Message:
+        """Return what the user asks, as a message."""
+        return Message("user", text, sensitivity="private" if self.private else "normal")
 
     def system_message(self) -> Message | None:
         """Return the system prompt with its documents, or None.

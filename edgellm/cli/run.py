@@ -17,6 +17,7 @@ edgellm run model.gguf --system-file rules.txt --prompt-file - < question.txt
 edgellm run model.gguf "What changed?" --system-file rules.txt --prefix-file AGENTS.md --prefix-file log.md
 edgellm run model.gguf -p "Sum up" --temperature 0 -n 200 --stats
 edgellm run model.gguf "As data, please" --json
+edgellm run model.gguf "Why?" --mode prefer-local --endpoint http://127.0.0.1:8080 --endpoint-model m
 """
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="GGUF file.")]
@@ -59,11 +60,11 @@ def answer_once(model: Path, prompt: str, options: AnswerOptions) -> int:
     from edgellm.cli import render
     from edgellm.cli.answer import FirstToken, Status, note_cut, open_model, stream_answer
     from edgellm.cli.stats import print_stats, process_age_s
-    from edgellm.core import Failure, Message
+    from edgellm.core import Failure
 
     system = options.system_message()
     messages = [] if system is None else [system]
-    request = options.request((*messages, Message("user", prompt)), options.tool_list())
+    request = options.request((*messages, options.question(prompt)), options.tool_list())
     printer = FirstToken(render.printer(as_json=options.json), process_age_s)
     status = Status(quiet=options.json)
     with open_model(model, options.session_options(), status) as session:

@@ -12,8 +12,9 @@ from edgellm.core import Message, Mode, Request, Sampling, Tier
 from edgellm.engines.base import EngineSettings, FlashAttention
 from edgellm.errors import UsageError
 from edgellm.prompt.documents import system_message
-from edgellm.routing import ShareOptions
-from edgellm.runtime.local import open_session
+from edgellm.routing import Budget, Endpoint, OnFailure, ShareOptions
+from edgellm.runtime.opening import open_session
+from edgellm.runtime.routes import RouteWishes, with_routes
 from edgellm.runtime.session import Isolation, SessionOptions
 
 if TYPE_CHECKING:
@@ -171,10 +172,36 @@ def open_llm(
         snapshot_key=options["snapshot_key"],
         snapshot_share=_share(options["snapshot_share"]),
         chat_template=options["chat_template"],
-        mode=_member("mode", options["mode"], Mode),
-        isolation=_one_of("isolation", options["isolation"], Isolation),
     )
+    session_options = with_routes(session_options, _wishes(options))
     return LLM(open_session(Path(path), session_options), system, documents)
+
+
+def _wishes(options: Mapping[str, Any]) -> RouteWishes:
+    """Return what the arguments say of routes, checked by name."""
+    mode, isolation, on_failure = (options[name] for name in ("mode", "isolation", "on_failure"))
+    endpoint, budget, key = (options[name] for name in ("endpoint", "budget", "api_key"))
+    if endpoint is not None and not isinstance(endpoint, (str, Endpoint)):
+        raise UsageError(f"endpoint must be Endpoint or a URL, not {type(endpoint).__name__}")
+    if budget is not None and not isinstance(budget, Budget):
+        raise UsageError(f"budget must be Budget, not {type(budget).__name__}")
+    if key is not None and not isinstance(key, str) and not callable(key):
+        raise UsageError(f"api_key must be text or a function, not {type(key).__name__}")
+    _text("endpoint_model", options["endpoint_model"])
+    if not isinstance(options["app"], str):
+        raise UsageError(f"app must be text, not {type(options['app']).__name__}")
+    return RouteWishes(
+        mode=None if mode is None else _member("mode", mode, Mode),
+        endpoint=endpoint,
+        endpoint_model=options["endpoint_model"],
+        budget=budget,
+        api_key=key,
+        isolation=None if isolation is None else _one_of("isolation", isolation, Isolation),
+        on_failure=None if on_failure is None else _one_of("on_failure", on_failure, OnFailure),
+        deadline_s=options["deadline_s"],
+        force=bool(options["force"]),
+        app=options["app"],
+    )
 
 
 def _text(name: str, value: object) -> None:

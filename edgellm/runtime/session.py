@@ -46,7 +46,7 @@ class CloudOptions:
 
     endpoint: Endpoint
     budget: Budget
-    api_key: str | Callable[[], str] | None = field(default=None, repr=False)
+    api_key: str | Callable[[], str | None] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class SessionOptions:
     snapshot_cap_bytes: int | None = None
     chat_template: str | None = None
     mode: Mode = Mode.PRIVATE
-    isolation: Isolation = "none"
+    isolation: Isolation = "worker"
     snapshot_key: KeySource | None = field(default=None, repr=False)
     snapshot_share: ShareOptions | None = None
     cloud: CloudOptions | None = None

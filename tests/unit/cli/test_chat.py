@@ -265,8 +265,9 @@ def test_interrupted_block_is_dropped(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_message_of_the_user_needs_an_answer_to_stay():
     """A cancelled answer without a word leaves the conversation as it was."""
     talk = Conversation(system="S")
-    talk.answered("one", "")
-    assert talk.asking("two") == (Message("system", "S"), Message("user", "two"))
+    talk.answered(Message("user", "one"), "")
+    question = Message("user", "two")
+    assert talk.asking(question) == (Message("system", "S"), question)
 
 
 def test_typed_bytes_are_utf8_in_any_locale() -> None:
