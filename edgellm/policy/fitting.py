@@ -117,8 +117,8 @@ class Fitting:
         return on_gpu and self.need_bytes(found) <= self.have_bytes
 
     def fits(self, settings: PlanSettings) -> bool:
-        """Return whether these settings fit."""
-        return self.is_enough(self.estimate(settings))
+        """Return whether these settings fit; true where something of the model is not known."""
+        return bool(self.shape.unknown) or self.is_enough(self.estimate(settings))
 
     def largest_ctx(self, settings: PlanSettings, most: int) -> int:
         """Return the largest context below `most` that fits, in whole cells; 0 if the least does not."""
@@ -162,7 +162,7 @@ class Fitting:
 
     def _lowered(self, settings: PlanSettings) -> PlanSettings:
         """Give up speed, then room, as far as the user left them open and it is needed."""
-        if self.shape.unknown or self.fits(settings):
+        if self.fits(settings):
             return settings
         if self.wishes.n_batch is None:
             n_batch = settings.n_batch

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from edgellm.hw.flags import cpu_flags, is_arm
 
 MIB = 1 << 20
 CGROUP = Path("/sys/fs/cgroup")
@@ -99,35 +102,9 @@ def test_it_is_refused_before_it_is_killed(
     assert "no: " in done.stdout
     assert done.stderr.count("hint: ") == 3
     assert "--ctx " in done.stderr
-
-
-def test_a_session_is_refused_before_it_is_killed(
-    tiny_models: Path, group: Callable[..., Callable[[], None] | None]
-) -> None:
-    """F-MM-02: opening says what is needed and what is there, and names ways; no process was started."""
-    code = (
-        "import json, sys\n"
-        "from pathlib import Path\n"
-        "from edgellm.errors import DoesNotFit\n"
-        "from edgellm.runtime.opening import open_session\n"
-        "from edgellm.runtime.session import SessionOptions\n"
-        "try:\n"
-        "    open_session(Path(sys.argv[1]), SessionOptions(n_ctx=1 << 26))\n"
-        "except DoesNotFit as err:\n"
-        "    print(json.dumps([err.need_bytes, err.have_bytes, err.hint, err.exit_code]))\n"
-    )
-    enter = group("memory", limit_in_bytes=LIMIT_BYTES) or limit_address_space
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tiny_models / "tiny-llama.gguf")],
-        capture_output=True,
-        text=True,
-        check=True,
-        preexec_fn=enter,
-    )
-    need, have, hint, code_of_exit = json.loads(done.stdout)
-    assert need > 4 * LIMIT_BYTES > have
-    assert "--ctx " in hint
-    assert code_of_exit == 4
+    run = edgellm("run", *words[1:], "-p", "hi", enter=enter)
+    assert (run.returncode, run.stdout) == (4, "")
+    assert "ways to fit: --ctx " in run.stderr
 
 
 def test_page_cache_is_not_used_memory(
@@ -236,13 +213,26 @@ def test_an_engine_linked_to_another_libc(
 
 
 def test_an_engine_built_for_another_cpu(
-    tiny_models: Path, broken_engine: Callable[[str], dict[str, str]]
+    tiny_models: Path, tmp_path: Path, broken_engine: Callable[[str], dict[str, str]]
 ) -> None:
-    """F-PK-01: a process that dies of an instruction takes nothing with it, and the words name it."""
+    """F-PK-01: flags are compared before it is imported; the message has the flag and the fix."""
+    compiler = shutil.which("cc") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no compiler to build a library for another CPU with")
     env = broken_engine("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
+    library = tmp_path / "packages" / "llama_cpp" / "lib" / "libggml-cpu.so"
+    library.parent.mkdir()
+    feature, flag = ("avx2", "avx2") if is_arm(cpu_flags()) else ("sme2", "sme2")
+    (tmp_path / "x.c").write_text(f"int ggml_cpu_has_{feature}(void) {{ return 1; }}\n")
+    words = [compiler, "-O2", "-shared", "-fPIC", "-x", "c", str(tmp_path / "x.c"), "-o", library]
+    subprocess.run(words, check=True)
     assert edgellm("info", **env).returncode == 0
+    run = edgellm("run", tiny_models / "tiny-llama.gguf", "hi", "-n", 2, **env)
+    assert run.returncode == 1
+    assert f"was built for a CPU with {flag}, which this one lacks" in run.stderr
+    assert "CMAKE_ARGS=-DGGML_NATIVE=on pip install" in run.stderr
     doctor = edgellm("doctor", "--json", **env)
     (check,) = [c for c in json.loads(doctor.stdout)["checks"] if c["name"] == "llama.cpp"]
     assert (doctor.returncode, check["status"]) == (1, "failed")
-    assert "illegal instruction" in check["found"]
+    assert flag in check["found"]
     assert "pip install" in check["hint"]

@@ -14,7 +14,7 @@ from edgellm.ggml_types import TYPES_BY_NAME
 from edgellm.hw.cpu import CpuShare
 from edgellm.hw.gpu import GpuFacts
 from edgellm.policy import fitting
-from edgellm.policy.fitting import gpu_margin_bytes, margin_bytes, read_bytes_per_token
+from edgellm.policy.fitting import Fitting, gpu_margin_bytes, margin_bytes, read_bytes_per_token
 from edgellm.policy.plan import Wishes, fit
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def test_an_unknown_part_warns_and_never_blocks(make_shape: Make, make_machine: 
     plan = fit(shape, FREE, make_machine(2 * GIB))
     assert (True, ()) == (plan.fits, plan.ways)
     assert plan.warnings == ("not estimated: the indexer's cache",)
+    assert Fitting(shape, FREE, make_machine(2 * GIB), 0).fits(plan.settings)
 
 
 def test_what_a_driver_takes_is_the_margins(
