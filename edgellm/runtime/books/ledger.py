@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 BOOK: Final = "ledger"
 FILE_NAME: Final = "ledger.sqlite3"
+MARK_NAME: Final = "ledger.made"
+"""Says that there was a ledger, so that a lost one is no beginning with nothing spent."""
 _APPLICATION_ID: Final = 0x45444C4D  # "EDLM"
 _VERSION: Final = 1
 _SCHEMA: Final = f"""
@@ -205,7 +207,12 @@ class Ledger:
         return time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
 
     def _is_there(self) -> bool:
-        return os.path.lexists(self.path)
+        """Return whether there is a ledger; one that was there and is gone is damage."""
+        if os.path.lexists(self.path):
+            return True
+        if os.path.lexists(self.path.with_name(MARK_NAME)):
+            raise self._damaged(f"it is gone; remove {MARK_NAME} as well if you took it away")
+        return False
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -252,6 +259,7 @@ class Ledger:
             finally:
                 db.close()
             temp.rename(self.path)
+            self._records.write(MARK_NAME, b"")
 
     @contextlib.contextmanager
     def _mapped(self) -> Iterator[None]:

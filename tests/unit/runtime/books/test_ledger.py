@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import stat
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgellm.errors import (
     EXIT_NO_ROUTE,
@@ -139,7 +142,7 @@ def test_reading_makes_no_file_and_writing_a_private_one(ledger: Ledger) -> None
         assert ("wal",) == db.execute("PRAGMA journal_mode").fetchone()
 
 
-@pytest.mark.parametrize("how", ["empty", "cut", "foreign", "text", "newer", "link"])
+@pytest.mark.parametrize("how", ["empty", "cut", "foreign", "text", "newer", "link", "gone"])
 def test_a_damaged_ledger_is_refused(how: str, ledger: Ledger, tmp_path: Path) -> None:
     """A file that may have forgotten something is no empty ledger: nothing is put aside any more."""
     ledger.reserve(NEED, Limits(), "app")
@@ -154,7 +157,7 @@ def test_a_damaged_ledger_is_refused(how: str, ledger: Ledger, tmp_path: Path) -
         db.execute(f"PRAGMA application_id = {0x45444C4D if how == 'newer' else 1}")
         db.execute("PRAGMA user_version = 2")
         db.close()
-    else:
+    elif how != "gone":
         damaged = {"empty": b"", "cut": content[:4096], "text": b"spent: 0\n" * 1000}
         ledger.path.write_bytes(damaged[how])
     for use in (ledger.today, ledger.totals, lambda: ledger.reserve(NEED, Limits(), "app")):
@@ -195,3 +198,45 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert Amount() == ledger.today()
     with pytest.raises(RecordsUnavailable, match="EDGELLM_HOME"):
         ledger.reserve(NEED, Limits(), "app")
+
+
+STEP = st.tuples(
+    st.sampled_from(["reserve", "settle", "release"]),
+    st.integers(0, 2000),
+    st.integers(1, 1000),
+    st.sampled_from(["one", "two"]),
+)
+
+
+@given(st.lists(STEP, max_size=25), st.integers(1, 5000), st.integers(1, 3000))
+@settings(max_examples=25)
+def test_no_order_of_steps_overspends(steps, day_limit: int, app_limit: int) -> None:
+    """Whatever is put aside, settled and given back: the sums are those of a plain table, within limits."""
+    limits = Limits(micro_usd_per_day=day_limit, app_micro_usd_per_day=app_limit)
+    with tempfile.TemporaryDirectory() as folder:
+        ledger, table, open_ones = Ledger(Path(folder), clock=Clock()), {}, []
+        for what, n_bytes, answer, app in steps:
+            if what == "reserve":
+                need = need_of(ENDPOINT, n_bytes, answer)
+                try:
+                    reservation = ledger.reserve(need, limits, app)
+                except BudgetExceeded:
+                    mine = sum(spent for one, spent in table.values() if one == app)
+                    total = sum(spent for _, spent in table.values())
+                    cost = need.most.micro_usd
+                    assert mine + cost > app_limit or total + cost > day_limit
+                    continue
+                table[reservation.reservation_id] = (app, need.most.micro_usd)
+                open_ones.append(reservation)
+            elif open_ones:
+                reservation = open_ones.pop(n_bytes % len(open_ones))
+                owner, _ = table.pop(reservation.reservation_id)
+                if what == "settle":
+                    use = CloudUse("o", "m", reservation.most.n_bytes // 2, 0, 1, bytes_out=1)
+                    table[reservation.reservation_id] = (owner, ledger.settle(reservation, use))
+                else:
+                    ledger.release(reservation)
+            assert ledger.today().micro_usd == sum(spent for _, spent in table.values())
+            assert ledger.today().micro_usd <= day_limit
+            for one in ("one", "two"):
+                assert ledger.today(one).micro_usd <= app_limit
