@@ -88,9 +88,11 @@ class Joint:
             raise Restarted("it begins with much the same words")
         if self._blank or not self._sent[-1].isalnum():
             return
-        # Glued to the last letter without a space, and the very word that the answer began with.
+        # Glued to the last letter without a space: the very word that the answer began with, or a
+        # capital. Names such as GitHub are refused too; that costs a restart, and garbles nothing.
         first, begun = _first_word(held), _first_word(self._sent)
-        if len(first) > 1 and first == begun and len(self._sent) > len(begun):
+        is_again = len(first) > 1 and first == begun and len(self._sent) > len(begun)
+        if is_again or (self._sent[-1].islower() and first[:1].isupper()):
             raise Restarted(f"it begins with {first!r} in the middle of a word")
 
     def _unblanked(self, text: str) -> str:

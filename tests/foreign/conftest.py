@@ -123,6 +123,12 @@ def llama_server(smollm2_gguf: Path) -> Iterator[Peer]:
 
 
 @pytest.fixture(scope="session")
+def peer_class() -> type[Peer]:
+    """What a running server is to a test."""
+    return Peer
+
+
+@pytest.fixture(scope="session")
 def servers() -> ModuleType:
     """The table of servers, and how each is installed and started."""
     path = HERE / "servers.py"

@@ -87,6 +87,7 @@ def test_a_joint_fits(begun: str, pieces: tuple[str, ...], whole: str) -> None:
         ("T", "h", "e", " x"),
         (" The", " capitals of France", " are"),
         ("A capital of France is this",),
+        ("As", " the sun rises over the city of light, "),
     ],
 )
 def test_a_second_beginning_is_refused(pieces: tuple[str, ...]) -> None:
