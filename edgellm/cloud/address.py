@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from edgellm.errors import UsageError
+from edgellm.routing import origin_of
 
 _CHAT: Final = "/chat/completions"
 _PORTS: Final = {"http": 80, "https": 443}
@@ -23,25 +24,23 @@ class Address:
     """Where an endpoint is.
 
     Attributes:
-        scheme: `http` or `https`.
+        origin: scheme, host and port, the last one only where it is not the scheme's own.
         host: in lower case, without brackets.
         port: its number, the scheme's own where none was given.
         path: of the chat completions.
         query: without its question mark, or "". It may hold a secret and is never shown.
     """
 
-    scheme: str
+    origin: str
     host: str
     port: int
     path: str
     query: str
 
     @property
-    def origin(self) -> str:
-        """Scheme, host and port, the last one only where it is not the scheme's own."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}"
+    def scheme(self) -> str:
+        """`http` or `https`."""
+        return self.origin.partition(":")[0]
 
     @property
     def url(self) -> str:
@@ -76,35 +75,17 @@ def address_of(url: str) -> Address:
     """Return where the chat completions of an endpoint are.
 
     Raises:
-        UsageError: it is no http or https URL, or it holds a user name or password.
+        UsageError: it has no origin (`routing.origin_of`), or a path that is no plain ASCII.
     """
-    if any(char <= " " or char == "\x7f" for char in url.strip()):
-        raise UsageError("the URL of the endpoint has a blank or a control character in it")
-    try:
-        parts = urlsplit(url.strip())
-        scheme, port, host = parts.scheme.lower(), parts.port, _host(parts.hostname or "")
-    except ValueError as err:  # UnicodeError is one
-        raise UsageError(f"the URL of the endpoint cannot be read: {err}") from err
-    if parts.username is not None or parts.password is not None:
+    origin = origin_of(url)
+    parts = urlsplit(url)
+    if not (parts.path + parts.query).isascii():
         raise UsageError(
-            "the URL of the endpoint has a user name or a password in it",
-            hint="a key goes into EDGELLM_API_KEY or the keyring, and never into the address",
+            "the endpoint's URL has letters beyond ASCII in its path",
+            hint="write them percent-encoded, as in `%C3%BC`",
         )
-    if scheme not in _PORTS or not host:
-        raise UsageError(
-            "the URL of the endpoint must begin with http:// or https:// and a host",
-            hint="for instance http://127.0.0.1:8080/v1",
-        )
-    return Address(scheme, host, port or _PORTS[scheme], _chat_path(parts.path), parts.query)
-
-
-def origin_of(url: str) -> str:
-    """Return scheme, host and port of an endpoint's URL, in the one way they are written here.
-
-    Raises:
-        UsageError: as `address_of`.
-    """
-    return address_of(url).origin
+    port = parts.port or _PORTS[parts.scheme]
+    return Address(origin, parts.hostname or "", port, _chat_path(parts.path), parts.query)
 
 
 def is_loopback(host: str) -> bool:
@@ -117,10 +98,6 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = getattr(number, "ipv4_mapped", None)
     return number.is_loopback or (mapped is not None and mapped.is_loopback)
-
-
-def _host(name: str) -> str:
-    return name.lower() if name.isascii() else name.encode("idna").decode("ascii")
 
 
 def _chat_path(path: str) -> str:
