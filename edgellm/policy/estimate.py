@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from edgellm.policy.estimate_graph import graph_space
 from edgellm.policy.estimate_kv import context_cells, kv_bytes_by_layer
-from edgellm.policy.estimate_weights import lying, work_bytes
+from edgellm.policy.estimate_weights import lying
+from edgellm.policy.estimate_work import book_bytes, work_bytes
 
 if TYPE_CHECKING:
     from edgellm.formats.gguf_shape import ModelShape
@@ -60,7 +61,8 @@ class Estimate:
         weights_mapped_bytes: of the file, mapped: reclaimable, but read again for every token.
         weights_resident_bytes: copies of weights in another layout, for which the file is not needed.
         kv_bytes: keys, values, and recurrent states.
-        compute_bytes: intermediate results as far as they are written to, and the space to work in.
+        compute_bytes: intermediate results as far as they are written to, the space to work in, and
+            the description of the graph.
         staging_bytes: one copy of the memory while a snapshot is taken.
         process_bytes: interpreter, libraries, vocabulary.
         gpu_weights_bytes: weights in the GPU's memory.
@@ -137,14 +139,14 @@ def estimate(
         kv_type=settings.kv_type,
         flash=flash,
     )
-    logits = _LOGIT_COPIES * _LOGIT_BYTES * shape.widths.vocab
+    always = _LOGIT_COPIES * _LOGIT_BYTES * shape.widths.vocab + book_bytes(shape, n_batch)
     uses_gpu = settings.n_gpu_layers > 0
     computes = settings.n_gpu_layers <= shape.model.n_layers  # the host does, a part at least
     return Estimate(
         weights_mapped_bytes=weights.mapped_bytes,
         weights_resident_bytes=weights.repacked_bytes,
         kv_bytes=sum(kv.values()) - on_gpu,
-        compute_bytes=logits + (space.touched_bytes + work if computes else space.input_bytes),
+        compute_bytes=always + (space.touched_bytes + work if computes else space.input_bytes),
         staging_bytes=sum(kv.values()) if settings.snapshots else 0,
         process_bytes=_PROCESS_BYTES + _ENTRY_BYTES * (shape.widths.vocab + shape.n_merges),
         gpu_weights_bytes=weights.gpu_bytes,

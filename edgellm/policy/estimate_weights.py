@@ -1,14 +1,13 @@
-"""Where the weights lie: mapped from the file, copied into another layout, or on a GPU; and their work space.
+"""Where the weights lie: mapped from the file, copied into another layout, or on a GPU.
 
 The engine copies matrices of some types so that several rows are computed at once; which ones depends on the
-CPU. What a batch is multiplied with is first rounded to the type that goes with the weights.
-Source: `ggml_repack_get_optimal_repack_type` in repack.cpp, `ggml_graph_plan` and `type_traits_cpu` in
-ggml-cpu.c, `load_tensors` in llama-model.cpp, llama.cpp 0c1e57098.
+CPU.
+Source: `ggml_repack_get_optimal_repack_type` in repack.cpp, `load_tensors` in llama-model.cpp,
+llama.cpp 0c1e57098.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -26,16 +25,6 @@ _REPACKED: Final[Mapping[str, Mapping[str, int]]] = {
 _EMBEDDING: Final = "token_embd.weight"
 _LOOKED_UP: Final = (_EMBEDDING, "per_layer_token_embd.weight")
 _MATRIX, _EXPERTS = 2, 3  # dimensions; other tensors are not multiplied with as they are
-_FLOAT_BYTES: Final = 4
-_TILE: Final = 64  # tokens and cells that flash attention takes at a time, GGML_FA_TILE_Q and _KV
-_Q8_0, _Q8_1, _Q8_K = Fraction(34, 32), Fraction(36, 32), Fraction(292, 256)
-_ROUNDED_TO: Final[Mapping[str, Fraction]] = {
-    "f32": Fraction(0),  # as it is
-    "f16": Fraction(2),
-    "bf16": Fraction(2),
-    **dict.fromkeys(("q4_1", "q5_1"), _Q8_1),
-    **dict.fromkeys(("q4_0", "q5_0", "q8_0", "iq4_nl", "mxfp4", "nvfp4", "q1_0", "q2_0"), _Q8_0),
-}
 
 
 class Lying(NamedTuple):
@@ -89,34 +78,3 @@ def _is_repacked(weight: Weight, flags: frozenset[str] | None) -> bool:
     features = _REPACKED if flags is None else flags & _REPACKED.keys()
     together = (_REPACKED[name].get(weight.type.name, 0) for name in features)
     return any(count and weight.shape[1] % count == 0 for count in together)
-
-
-def work_bytes(
-    shape: ModelShape, *, n_batch: int, n_threads: int, cells: int, kv_type: str, flash: bool
-) -> int:
-    """Return the space that operations work in, which is that of the largest one.
-
-    Args:
-        shape: the model's sizes.
-        n_batch: tokens of one decode call.
-        n_threads: threads; each has a space of its own in flash attention.
-        cells: tokens that attention sees.
-        kv_type: ggml's name of the type of keys and values.
-        flash: whether flash attention is used.
-    """
-    widths = shape.widths
-    largest = Fraction(0)
-    for weight in shape.weights:
-        if len(weight.shape) < _MATRIX or weight.name in _LOOKED_UP:
-            continue
-        used = widths.experts_used if "ffn_down_exps" in weight.name else 1
-        rounded = _ROUNDED_TO.get(weight.type.name, _Q8_K)
-        largest = max(largest, weight.shape[0] * used * rounded * n_batch)
-    heads = widths.heads if shape.rows else 0
-    if flash and heads:
-        keys, values = widths.head_keys, widths.head_values
-        tile = _TILE * (2 * keys + 2 * values + 2 * _TILE)
-        largest = max(largest, Fraction(_FLOAT_BYTES * tile * n_threads))
-    elif heads:
-        largest = max(largest, cells * heads * n_batch * _ROUNDED_TO.get(kv_type, _Q8_0))
-    return int(largest)
