@@ -42,7 +42,7 @@ class ToolCalls:
             arguments = function.get("arguments")
             if isinstance(arguments, dict):  # whole, where a text belongs
                 arguments = json.dumps(arguments, ensure_ascii=False)
-            call = self._call_of(piece, function)
+            call = self._call_of(piece, _text(function.get("name")), _text(arguments))
             call.arguments.append(_text(arguments))
         return len(self._calls) <= MAX_CALLS
 
@@ -50,11 +50,11 @@ class ToolCalls:
         """Return what is there of each call."""
         return tuple(CloudToolCall(c.id, c.name, "".join(c.arguments)) for c in self._calls)
 
-    def _call_of(self, piece: dict[str, Any], function: dict[str, Any]) -> _Growing:
+    def _call_of(self, piece: dict[str, Any], name: str, arguments: str) -> _Growing:
         index = piece.get("index") if isinstance(piece.get("index"), int) else None
-        named, name = _text(piece.get("id")), _text(function.get("name"))
+        named = _text(piece.get("id"))
         call = self._found(index)
-        if call is None or _is_another(call, named, name):
+        if call is None or _is_another(call, named, name, arguments):
             call = _Growing(index, named, name, [])
             self._calls.append(call)
         call.id = call.id or named
@@ -67,18 +67,11 @@ class ToolCalls:
         return next(same, None)
 
 
-def _is_another(call: _Growing, named: str, name: str) -> bool:
+def _is_another(call: _Growing, named: str, name: str, arguments: str) -> bool:
     if named and call.id:
         return named != call.id
-    return bool(name and call.name and _is_whole("".join(call.arguments)))
-
-
-def _is_whole(arguments: str) -> bool:
-    try:
-        json.loads(arguments)
-    except (ValueError, RecursionError):
-        return False
-    return True
+    # Without ids: a name again, with arguments that begin again.
+    return bool(name and call.name and any(call.arguments) and arguments.startswith("{"))
 
 
 def _text(value: object) -> str:

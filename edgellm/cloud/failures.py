@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgellm.errors import EndpointFailure
 
 MAX_QUOTED_CHARS: Final = 300
+_MAX_READ_CHARS: Final = 4096
 _LOOKS_SECRET: Final = re.compile(
     r"(?i)\b(?:sk|pk|rk|gsk|hf|xai|nvapi|key)[-_][\w\-*.]{6,}|\bbearer\s+[^\s\"',]+"
 )
@@ -60,9 +61,10 @@ def said_in(value: object) -> Said:
         parts = [said_in(item) for item in value[:4]]
         return Said("; ".join(p.message for p in parts), " ".join(p.words for p in parts))
     if not isinstance(value, dict):
-        text = value if isinstance(value, str) else ""
+        text = value[:_MAX_READ_CHARS] if isinstance(value, str) else ""
         return Said(text, text)
-    message = next((t for n in ("message", "msg") if isinstance(t := value.get(n), str)), "")
+    told = (value.get(name) for name in ("message", "msg"))
+    message = next((t[:_MAX_READ_CHARS] for t in told if isinstance(t, str)), "")
     place = value.get("loc")
     if isinstance(place, list):
         message = f"{'.'.join(str(part) for part in place[:6])}: {message}"
@@ -161,7 +163,7 @@ def read_error(content_type: str, body: bytes) -> Said:
             pass
     if text.startswith("<") or "html" in content_type:
         return Said(f"a web page ({content_type or 'no content type'})", "")
-    return Said(text, text)
+    return Said(text[:_MAX_READ_CHARS], text[:_MAX_READ_CHARS])
 
 
 def _place(location: str, where: str) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from edgellm.core import FinishReason
 
 _DONE: Final = "[DONE]"
+_BLANK: Final = codecs.BOM_UTF8 + b" \t\r\n"
+_MAX_BLANK_BYTES: Final = 4 << 10
 _SOMETIMES: Final = "some servers do that when the conversation is longer than their context"
 
 
@@ -96,7 +98,7 @@ class CloudStream(Iterator[CloudEvent]):
     def _all(self, content_type: str) -> Iterator[CloudEvent]:
         """Yield what the answer holds, whether it is a stream or one JSON object."""
         first = self._first_bytes()
-        mark = first.lstrip(codecs.BOM_UTF8 + b" \t\r\n")[:1]
+        mark = first.lstrip(_BLANK)[:1]
         if mark == b"<" or "html" in content_type:
             raise EndpointError(
                 f"{self._where} answers with a web page ({quoted(content_type)}), not a completion",
@@ -112,7 +114,7 @@ class CloudStream(Iterator[CloudEvent]):
     def _first_bytes(self) -> bytes:
         """Return the beginning of the answer, up to a byte that is not blank; b"" without one."""
         content = b""
-        while not content.strip(codecs.BOM_UTF8 + b" \t\r\n"):
+        while len(content) < _MAX_BLANK_BYTES and not content.strip(_BLANK):
             piece = self._exchange.piece()
             if piece is None:
                 return b""
