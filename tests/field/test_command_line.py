@@ -313,7 +313,7 @@ def test_an_exception_shows_itself_alone(control: Path) -> None:
 def test_pieces_come_one_by_one(control: Path) -> None:
     """F-CL-05: a pipe sees the answer grow: many reads, not one at its end."""
     process = subprocess.Popen(
-        [*EDGELLM, "run", str(control), "x", *LONG, "-n", "300"],
+        [*EDGELLM, "run", str(control), "x", *LONG, "-n", "1000"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
