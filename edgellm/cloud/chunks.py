@@ -95,7 +95,7 @@ class Answer:
             EndpointError: the arguments of one are no JSON, and no limit was the cause.
         """
         calls = self._calls.calls()
-        whole = tuple(c for c in calls if not c.arguments or _is_json(c.arguments))
+        whole = tuple(c for c in calls if not c.arguments or is_json(c.arguments))
         if len(whole) < len(calls) and self.finish in {"stop", "tool_calls"}:
             raise self._broken("the arguments of a tool call are no JSON")
         return whole
@@ -221,7 +221,8 @@ def _count(value: object) -> int | None:
     return value if is_count else None  # type: ignore[return-value]  # it is an int
 
 
-def _is_json(text: str) -> bool:
+def is_json(text: str) -> bool:
+    """Return whether a text is JSON from its first character to its last."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

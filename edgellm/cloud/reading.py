@@ -10,7 +10,7 @@ import codecs
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from edgellm.cloud.chunks import Answer
+from edgellm.cloud.chunks import Answer, is_json
 from edgellm.cloud.events import CloudEnd, CloudEvent, CloudReasoning, CloudText
 from edgellm.cloud.exchange import Stopped
 from edgellm.cloud.failures import quoted
@@ -138,8 +138,12 @@ class CloudStream(Iterator[CloudEvent]):
                 yield from self._shown(self._answer.read(event.data, event.name))
             piece = self._next_piece()
         last = parser.close()
-        if last is not None and last.data.strip() == _DONE:
+        if last is None:
+            return
+        if last.data.strip() == _DONE:
             self._done()
+        elif is_json(last.data):  # whole, though its empty line is missing
+            yield from self._shown(self._answer.read(last.data, last.name))
 
     def _next_piece(self) -> bytes | None:
         """Wait for more; behind the end of the answer nothing that fails is missed."""
