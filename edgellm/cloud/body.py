@@ -120,8 +120,13 @@ def _settings(request: Request, dialect: Dialect) -> dict[str, Any]:
     if request.max_tokens is not None:
         fields[dialect.limit_name] = request.max_tokens
     fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
-    if request.stop:
-        fields["stop"] = request.stop[:MAX_STOPS]
+    if stops := [text for text in request.stop if _can_occur(text)]:
+        fields["stop"] = stops[:MAX_STOPS]
     if sampling.seed is not None:
         fields["seed"] = sampling.seed & _MAX_SEED
     return fields | {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def _can_occur(text: str) -> bool:
+    """Return whether a text can be sent, and so be in an answer: half a surrogate cannot."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)

@@ -77,6 +77,7 @@ def test_bounds_of_others_are_kept() -> None:
     request = Request((SYSTEM,), stop=tuple("abcdef"), sampling=Sampling(seed=(1 << 64) - 1))
     body = _body(request)
     assert body["stop"] == ["a", "b", "c", "d"]
+    assert _body(Request((SYSTEM,), stop=("a\ud800", "b")))["stop"] == ["b"]
     assert body["seed"] == (1 << 63) - 1
 
 
