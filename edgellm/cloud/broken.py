@@ -56,15 +56,8 @@ def of_broken(err: BaseException, address: Address, trusted: str, phase: str) ->
     """
     import httpx
 
-    for cause in _causes(err):
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return _of_certificate(cause, address, trusted)
-        if isinstance(cause, ssl.SSLError) and phase == "connect":
-            return EndpointError(
-                f"{address}: no TLS connection: {cause.reason or type(cause).__name__}",
-                kind="connect",
-                hint="does it speak http:// there, and not https://?",
-            )
+    if (refused := _of_tls(err, address, trusted, phase)) is not None:
+        return refused
     if isinstance(err, (httpx.ConnectTimeout, httpx.ReadTimeout, httpx.WriteTimeout)):
         return EndpointError(
             f"{address}: {_PHASES[phase]} in time (time limit of the phase: {phase})",
@@ -92,14 +85,22 @@ def of_broken(err: BaseException, address: Address, trusted: str, phase: str) ->
     )
 
 
-def _of_certificate(
-    err: ssl.SSLCertVerificationError, address: Address, trusted: str
-) -> EndpointError:
+def _of_tls(err: BaseException, address: Address, trusted: str, phase: str) -> EndpointError | None:
+    """Return the error where TLS is at its bottom, or None."""
+    found = next((cause for cause in _causes(err) if isinstance(cause, ssl.SSLError)), None)
+    if isinstance(found, ssl.SSLCertVerificationError):
+        return EndpointError(
+            f"the certificate of {address.origin} is not trusted: {found.verify_message}; the "
+            f"certificates that count are those of {trusted}",
+            kind="certificate",
+            hint="name the file with the right ones in the endpoint's `ca_file` or SSL_CERT_FILE",
+        )
+    if found is None or phase != "connect":
+        return None
     return EndpointError(
-        f"the certificate of {address.origin} is not trusted: {err.verify_message}; the "
-        f"certificates that count are those of {trusted}",
-        kind="certificate",
-        hint="name the file with the right ones in the endpoint's `ca_file` or in SSL_CERT_FILE",
+        f"{address}: no TLS connection: {found.reason or type(found).__name__}",
+        kind="connect",
+        hint="does it speak http:// there, and not https://?",
     )
 
 
