@@ -97,8 +97,12 @@ def stream_answer(
 
 def note_cut(done: Done, request: Request, hint: str) -> None:
     """Warn when an answer ended because the context is full, which is no end of its own."""
-    asked = request.max_tokens is not None and done.usage.completion_tokens >= request.max_tokens
-    if done.finish_reason == "length" and not asked:
+    if done.finish_reason != "length":
+        return
+    if done.route == "cloud":  # whose context is not known here; without -n, so many are paid for
+        if request.max_tokens is None:
+            render.warning("the answer was cut by the endpoint; a larger -n may bring more")
+    elif request.max_tokens is None or done.usage.completion_tokens < request.max_tokens:
         render.warning(f"the answer was cut: the context is full; {hint}")
 
 

@@ -120,6 +120,10 @@ def _values(parameter: Parameter, word: str, keys: Callable[[], Iterable[str]]) 
         return _starting(map(Candidate, parameter.values), word)
     if parameter.metavar == "KEY":
         return _starting(map(Candidate, sorted(keys())), word)
+    if parameter.metavar == "SETTING":
+        from edgellm.config import KEYS
+
+        return _starting((Candidate(name, key.meaning) for name, key in KEYS.items()), word)
     if "|" in parameter.metavar:  # a letter alone, as in `auto|N`, is a number
         parts = (part for part in parameter.metavar.split("|") if part != "N")
         return _starting(map(Candidate, parts), word)

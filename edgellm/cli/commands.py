@@ -14,8 +14,12 @@ import typer
 
 from edgellm import __version__
 from edgellm.cli import (
+    audit,
+    breaker,
     chat,
     completion,
+    config,
+    consent,
     convert,
     devices,
     doctor,
@@ -93,7 +97,30 @@ def _typer(**settings: object) -> typer.Typer:
 
 
 app = _typer(name="edgellm", epilog=manual.epilog(EXAMPLES), invoke_without_command=True)
-_snapshots = _typer(epilog=manual.examples(snapshots.EXAMPLES), invoke_without_command=True)
+
+
+def _group(examples: str, about: str) -> typer.Typer:
+    """Return a group of commands, which shows its help where none of them is named."""
+
+    def bare(context: typer.Context) -> None:
+        _help_if_bare(context)
+
+    bare.__doc__ = about
+    group = _typer(epilog=manual.examples(examples), invoke_without_command=True)
+    group.callback()(bare)
+    return group
+
+
+_snapshots = _group(
+    snapshots.EXAMPLES,
+    "See, explain, warm, ship, check and remove the states kept after system prompts.",
+)
+_config = _group(config.EXAMPLES, "Read and change the settings: modes, endpoint, budget.")
+_consent = _group(consent.EXAMPLES, "Allow programs to send to an endpoint, or take that back.")
+_audit = _group(audit.EXAMPLES, "See what was decided for each answer; check the log.")
+_breaker = _group(
+    breaker.EXAMPLES, "See which routes rest after failures; let them be tried again."
+)
 
 _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] = (
     (app, "run", run.run, run.EXAMPLES),
@@ -105,7 +132,21 @@ _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] 
     (app, "doctor", doctor.doctor, doctor.EXAMPLES),
     (app, "lint-prompt", lint.lint_prompt, lint.EXAMPLES),
     (app, "stats", totals.stats, totals.EXAMPLES),
+    (app, "why", audit.why, audit.WHY_EXAMPLES),
     (app, "completion", completion.completion, completion.EXAMPLES),
+    (_config, "get", config.get, config.GET_EXAMPLES),
+    (_config, "set", config.set_, config.SET_EXAMPLES),
+    (_config, "unset", config.unset, config.UNSET_EXAMPLES),
+    (_config, "path", config.path, config.PATH_EXAMPLES),
+    (_config, "list", config.list_, config.LIST_EXAMPLES),
+    (_consent, "grant", consent.grant, consent.GRANT_EXAMPLES),
+    (_consent, "show", consent.show, consent.SHOW_EXAMPLES),
+    (_consent, "revoke", consent.revoke, consent.REVOKE_EXAMPLES),
+    (_audit, "show", audit.show, audit.SHOW_EXAMPLES),
+    (_audit, "verify", audit.verify, audit.VERIFY_EXAMPLES),
+    (_audit, "restart", audit.restart, audit.RESTART_EXAMPLES),
+    (_breaker, "show", breaker.show, breaker.SHOW_EXAMPLES),
+    (_breaker, "reset", breaker.reset, breaker.RESET_EXAMPLES),
     (_snapshots, "ls", snapshots.ls, snapshots.LS_EXAMPLES),
     (_snapshots, "why", snapshots_why.why, snapshots_why.EXAMPLES),
     (_snapshots, "warm", snapshots_warm.warm, snapshots_warm.EXAMPLES),
@@ -117,9 +158,16 @@ _COMMANDS: Final[tuple[tuple[typer.Typer, str, Callable[..., None], str], ...]] 
     (_snapshots, "prune", snapshots_prune.prune, snapshots_prune.EXAMPLES),
     (_snapshots, "purge", snapshots_purge.purge, snapshots_purge.EXAMPLES),
 )
-for _group, _name, _function, _examples in _COMMANDS:
-    _group.command(_name, epilog=manual.examples(_examples))(manual.with_no_color(_function))
-app.add_typer(_snapshots, name="snapshots")
+for _where, _name, _function, _examples in _COMMANDS:
+    _where.command(_name, epilog=manual.examples(_examples))(manual.with_no_color(_function))
+for _commands, _name in (
+    (_snapshots, "snapshots"),
+    (_config, "config"),
+    (_consent, "consent"),
+    (_audit, "audit"),
+    (_breaker, "breaker"),
+):
+    app.add_typer(_commands, name=_name)
 
 
 @app.callback()
@@ -135,12 +183,6 @@ def _root(
     if version:
         render.write_out(f"edgellm {__version__}\n")
         raise typer.Exit
-    _help_if_bare(context)
-
-
-@_snapshots.callback()
-def _snapshots_root(context: typer.Context) -> None:
-    """See, explain, warm, ship, check and remove the states kept after system prompts."""
     _help_if_bare(context)
 
 

@@ -41,7 +41,7 @@ EXIT_CODES: Final = (
     (EXIT_BAD_INPUT, "usage, or bad or damaged input"),
     (EXIT_NOT_FOUND, "not found"),
     (EXIT_DOES_NOT_FIT, "does not fit memory or disk"),
-    (EXIT_VERIFY_FAILED, "a converted file or a pack failed its check"),
+    (EXIT_VERIFY_FAILED, "a converted file, a pack or a record failed its check"),
     (EXIT_NO_ROUTE, "no route: neither this machine nor an endpoint may or can answer"),
     (EXIT_HUNG_UP, "ended by SIGHUP: the terminal was closed"),
     (EXIT_INTERRUPTED, "interrupted by Ctrl-C"),

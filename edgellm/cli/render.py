@@ -188,7 +188,7 @@ class TextPrinter:
         elif isinstance(event, Warn):
             warning(event.message)
         elif isinstance(event, Switch):
-            warning(f"the answer goes on at the {event.target} route: {event.reason}")
+            self._switch(event)
         else:
             failed = isinstance(event, Failure)
             if self._last != "\n" and (self._last or not failed):
@@ -196,6 +196,38 @@ class TextPrinter:
             self._last = ""
             if isinstance(event, Failure):
                 error(event.message)
+
+    def _switch(self, event: Switch) -> None:
+        """Say it on a line of its own, also where the answer stands in the middle of one."""
+        begun = self._last not in ("", "\n")
+        if event.discard_from_seq is not None and begun:
+            write_out("\n")
+            self._last = "\n"
+        elif begun and streams.is_terminal(sys.stderr):
+            write_err("\n")
+        labelled("switch", switch_text(event, begun=bool(self._last)))
+
+
+def switch_text(event: Switch, *, begun: bool) -> str:
+    """Return what a person is told of a change of route.
+
+    Args:
+        event: the change.
+        begun: whether some of the answer was shown.
+    """
+    if event.target == "cloud":
+        place = "at the endpoint"
+    elif event.source == "cloud":
+        place = "on this machine"
+    else:
+        place = "in a new process on this machine"
+    if event.discard_from_seq is not None and begun:
+        told = f"discard the text above, the answer begins anew {place}: {event.reason}"
+    elif begun:
+        told = f"the answer goes on {place}: {event.reason}"
+    else:
+        told = f"the answer is made {place}: {event.reason}"
+    return f"{told}; it may differ from the undisturbed one" if event.degraded else told
 
 
 def printer(*, as_json: bool) -> Printer:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edgellm.cli import render
-from edgellm.units import format_rate
+from edgellm.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
     from edgellm.core import Done
+    from edgellm.routing import CloudUse
     from edgellm.runtime.session import SessionFacts
 
 _STARTTIME_FIELD: Final = 22  # proc(5), counted from 1
@@ -66,5 +67,21 @@ def print_stats(done: Done, facts: SessionFacts, first_token_age_s: float | None
     ]
     if facts.shared:
         pairs.append(("shared tier", facts.shared))
+    if done.cloud is not None:
+        pairs.append(("endpoint", cloud_text(done.cloud)))
+    if done.audit_id:
+        pairs.append(("record", done.audit_id))
     render.write_err("\n")
     render.facts(pairs, to_stderr=True)
+
+
+def cloud_text(use: CloudUse) -> str:
+    """Return what an answer took of an endpoint, in one line."""
+    from edgellm.policy.budget import MICRO, format_usd
+
+    about = "about " if use.estimated else ""
+    cost = "price not known" if use.usd is None else format_usd(round(use.usd * MICRO))
+    return (
+        f"{use.origin}, {use.model}: {about}{use.prompt_tokens} tokens read ({use.cached_tokens} "
+        f"cached), {use.completion_tokens} made, {cost}, {format_bytes(use.bytes_out)} sent"
+    )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 EXAMPLES: Final = """
 edgellm stats
 edgellm stats --json
+edgellm stats --cost
 """
 _SHOWN_ID: Final = 12
 _HEADING: Final = (
@@ -35,19 +36,27 @@ class _Row:
 
 def stats(
     *,
+    cost: Annotated[
+        bool, typer.Option("--cost", help="What answers cost, here and at endpoints, instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Show how often snapshots were of use, and what they saved, for each model.
 
     RATE is the share of hits among the requests for which a snapshot was looked for. TIME SAVED is
     the time that the saved tokens would have taken at the speed measured with this model on this
-    machine, less the time to restore them.
+    machine, less the time to restore them. With --cost, tokens and money: SPEND AVOIDED is what the
+    tokens made here would have cost at the configured endpoint, less `local_usd_per_mtok`.
     """
     from edgellm.cli import render
+    from edgellm.cli.costs import print_costs
     from edgellm.paths import snapshots_dir
     from edgellm.store.ledger import Ledger
     from edgellm.store.snapshots import SnapshotStore
 
+    if cost:
+        print_costs(as_json=as_json)
+        return
     root = snapshots_dir()
     rows = _rows(Ledger(root).totals(), SnapshotStore(root).entries())
     if as_json:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 COMMANDS = {
     (): [
         *["run", "chat", "convert", "info", "plan", "devices", "doctor"],
-        *["lint-prompt", "stats", "snapshots", "completion", "--version"],
+        *["lint-prompt", "stats", "why", "snapshots", "completion", "--version"],
+        *["config", "consent", "audit", "breaker"],
     ],
     ("run",): [
         *[
@@ -33,6 +34,8 @@ COMMANDS = {
         *["--top-k", "--top-p", "--min-p", "--repeat-penalty", "--seed", "--stop", "--ctx"],
         *["--kv-type", "--threads", "--gpu-layers", "--flash-attn", "--batch", "--chat-template"],
         *["--snapshot", "--json", "--stats", "--mode", "--prefix-file", "--tools"],
+        *["--endpoint", "--endpoint-model", "--budget-usd", "--budget-tokens", "--isolation"],
+        *["--on-failure", "--deadline", "--force", "--private"],
     ],
     ("chat",): ["--system", "--stats", "--mode", "--json", "--snapshot"],
     ("convert",): ["--output", "--type", "--bits", "--threads", "--force", "--dry-run", "--json"],
@@ -41,7 +44,27 @@ COMMANDS = {
     ("devices",): ["--json"],
     ("doctor",): ["--json", "--endpoint"],
     ("lint-prompt",): ["--system", "--system-file", "--prefix-file", "--chat-template", "--json"],
-    ("stats",): ["--json"],
+    ("stats",): ["--cost", "--json"],
+    ("why",): ["ID", "--json"],
+    ("config",): ["get", "set", "unset", "path", "list"],
+    ("config", "get"): ["SETTING", "--json"],
+    ("config", "set"): ["SETTING", "VALUE", "--json"],
+    ("config", "unset"): ["SETTING", "--json"],
+    ("config", "path"): ["--json"],
+    ("config", "list"): ["--json"],
+    ("consent",): ["grant", "show", "revoke"],
+    ("consent", "grant"): [
+        *["--endpoint", "--endpoint-model", "--usd-day", "--days", "--app", "--yes", "--json"],
+    ],
+    ("consent", "show"): ["--json"],
+    ("consent", "revoke"): ["URL", "--app", "--all", "--json"],
+    ("audit",): ["show", "verify", "restart"],
+    ("audit", "show"): ["--last", "--json"],
+    ("audit", "verify"): ["--json"],
+    ("audit", "restart"): ["--yes", "--json"],
+    ("breaker",): ["show", "reset"],
+    ("breaker", "show"): ["--json"],
+    ("breaker", "reset"): ["NAME", "--json"],
     ("snapshots",): [
         *["ls", "why", "warm", "keygen", "export", "import", "check", "rm", "prune", "purge"],
     ],
@@ -75,7 +98,9 @@ def test_help_names_the_flags_and_shows_an_example(cli: Any, command: Sequence[s
     assert missing == []
 
 
-@pytest.mark.parametrize("command", [[], ["snapshots"]])
+@pytest.mark.parametrize(
+    "command", [[], ["snapshots"], ["config"], ["consent"], ["audit"], ["breaker"]]
+)
 def test_bare_command_shows_its_help_on_stderr(cli: Any, command: Sequence[str]):
     """No command is a usage error that helps."""
     result = cli(*command)

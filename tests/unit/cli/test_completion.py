@@ -41,7 +41,17 @@ def values(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["c"], ["chat", "convert", "completion"]),
+        (["c"], ["chat", "convert", "completion", "config", "consent"]),
+        (
+            ["config", "get", "endpoint.u"],
+            [
+                "endpoint.url",
+                "endpoint.usd_per_mtok_in",
+                "endpoint.usd_per_mtok_out",
+                "endpoint.uses_proxy",
+            ],
+        ),
+        (["config", "set", "mode", ""], []),
         (["snapshots", "w"], ["why", "warm"]),
         (["snapshots", "p"], ["prune", "purge"]),
         (["snapshots", "ls", "-"], ["--snapshot-encrypt", "--json", "--help"]),
@@ -55,6 +65,7 @@ def values(*words: str) -> list[str]:
         (["run", "--flash-attn", ""], ["auto", "on", "off"]),
         (["run", "--gpu-layers", ""], ["auto"]),
         (["run", "--mode", "pr"], ["private", "prefer-local", "prefer-cloud"]),
+        (["run", "--on-failure", "re"], ["resume-local", "restart"]),
         (["completion", ""], ["bash", "zsh", "fish", "powershell"]),
         (["run", "m", "-p", "--se"], []),
         (["run", "--", "--se"], []),
