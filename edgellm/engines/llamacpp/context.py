@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from edgellm.engines.llamacpp import blob, facts, frame
+from edgellm.engines.llamacpp.lent import STATES
 from edgellm.engines.llamacpp.memory import read_layout
 from edgellm.errors import EngineFailed, SnapshotIncompatible
 from edgellm.hw.memory import available_bytes
@@ -179,7 +180,7 @@ class Context:
     def state(self) -> NDArray[np.uint8]:
         """Copy the sequence's state out, shape (n_bytes,)."""
         n_bytes = int(self._lib.llama_state_seq_get_size_ext(self._ctx, _SEQUENCE, 0))
-        data = np.empty(n_bytes, np.uint8)
+        data = STATES.lend(n_bytes)
         pointer = data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         n = int(self._lib.llama_state_seq_get_data_ext(self._ctx, pointer, n_bytes, _SEQUENCE, 0))
         if n != n_bytes:

@@ -253,7 +253,7 @@ def test_impossible_contexts_are_refused_with_numbers(open_tiny, monkeypatch):
     engine = open_tiny("llama")
     with pytest.raises(UsageError, match="2000000000 tokens for a model trained with 2048"):
         engine.reserve(2_000_000_000)
-    free = SimpleNamespace(available=500_000)
+    free = SimpleNamespace(available=500_000, total=1 << 30)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     with pytest.raises(
         DoesNotFit, match=r"keys and values take 2.1 MB, 500.0 kB of memory are free"
