@@ -48,7 +48,10 @@ export EDGELLM_REQUIRE_NATIVE="${EDGELLM_REQUIRE_NATIVE-1}" # the engine needs a
 extras=llama,spm,hub,secure,redis,test
 [ "$group" = torch ] && extras+=,torch
 install ".[$extras]"
-[ "$group" = bench ] && install stillwarm xllamacpp # peers: nothing of edgellm needs them
+# llama.cpp's own server, a second one to fall back on; peers that are measured. Nothing of edgellm
+# needs them.
+install xllamacpp==2026.10.11549
+[ "$group" = bench ] && install stillwarm
 [ "$group" = torch ] && install transformers # a cross-check: nothing of edgellm needs it
 if [ "$full" = yes ]; then # guides the fuzzing, and has wheels for some Pythons only
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --quiet \
