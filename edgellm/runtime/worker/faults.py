@@ -6,7 +6,7 @@ happens. With `@FILE` it happens once: only the process that can make that file 
 phases: `load`, `context`, `prefill` (steps are chunks), `decode` (tokens), `snapshot` (states that
 are copied out or in)
 kinds:  `abort` SIGABRT, `segv` SIGSEGV, `kill` SIGKILL, `oom` what a C++ library does when memory
-ends, `memory` a `MemoryError`, `exit` a silent end with code 0, `hang` never goes on and hears
+ends, `memory` a `MemoryError`, `fatal` an `EngineFailed`, `exit` a silent end with code 0, `hang` never goes on and hears
 nothing, `slow` half a second for each step from there, `garbage` bytes that are no frame, `half` half
 a frame and the end
 """
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, get_args
 
-from edgellm.errors import UsageError
+from edgellm.errors import EngineFailed, UsageError
 from edgellm.routing import Phase
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FAULT_VARIABLE: Final = "EDGELLM_WORKER_FAULT"
 KINDS: Final = (
-    *("abort", "segv", "kill", "oom", "memory", "exit", "hang", "slow", "garbage", "half"),
+    *("abort", "segv", "kill", "oom", "memory", "fatal", "exit", "hang", "slow", "garbage", "half"),
 )
 _SLOW_S: Final = 0.5
 # What libstdc++ prints when nobody catches the exception of a failed `new`.
@@ -85,8 +85,8 @@ class Fault:
             case "oom":
                 os.write(2, _BAD_ALLOC)
                 os.abort()
-            case "memory":
-                raise MemoryError("a fault on purpose")
+            case "memory" | "fatal":
+                raise _raised(self.kind)
             case "exit":
                 os._exit(0)
             case "hang":
@@ -97,6 +97,11 @@ class Fault:
             case "half":
                 os.write(self.frames_fd, b"\x40\0\0\0\1{")
                 os._exit(0)
+
+
+def _raised(kind: str) -> MemoryError | EngineFailed:
+    said = "a fault on purpose"
+    return MemoryError(said) if kind == "memory" else EngineFailed(said)
 
 
 def _hang() -> None:

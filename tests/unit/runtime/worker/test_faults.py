@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgellm.errors import UsageError
+from edgellm.errors import EngineFailed, UsageError
 from edgellm.runtime.worker.faults import FAULT_VARIABLE, Fault, read_fault
 
 
@@ -44,3 +44,9 @@ def test_a_fault_happens_at_its_step_and_once(tmp_path):
     second = _read(f"prefill:1:memory@{once}")
     second.step("prefill")
     assert once.exists()
+
+
+def test_a_fatal_decode_is_an_error_of_the_engine():
+    """The process lives: what failed is the answer, as when the engine says less than -1."""
+    with pytest.raises(EngineFailed):
+        _read("decode:fatal").step("decode")
