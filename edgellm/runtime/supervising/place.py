@@ -7,6 +7,7 @@ memory ran out, and stays taken: what failed once is not tried again as it was.
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import EdgeLLMError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from edgellm.runtime.worker.ending import Ending
 
 DEFAULT_CTX: Final = 4096
+_PATIENCE_S: Final = 1.0
+_LOOK_S: Final = 0.05
 _LOWERS: Final = (Trigger.NO_FIT, Trigger.LOAD_OOM, Trigger.WORKER_DIED, Trigger.DECODE_FATAL)
 """What a rung of the ladder may help. Contexts grow by themselves as far as they can."""
 
@@ -48,7 +51,7 @@ class Place:
         path: of the model.
         options: as the user gave them.
         plan: made for them, or None where none could be made.
-        start: starts a worker; tests give another one.
+        start: starts a worker; None is `Worker.start`.
 
     Attributes:
         rungs: that were taken, in order.
@@ -61,7 +64,7 @@ class Place:
         path: Path,
         options: SessionOptions,
         plan: Plan | None,
-        start: StartWorker = Worker.start,
+        start: StartWorker | None = None,
     ) -> None:
         self.path = path
         self.rungs: list[Rung] = []
@@ -69,10 +72,11 @@ class Place:
         self.inquest = Inquest(path)
         self._options = options
         self._plan = plan
-        self._start = start
+        self._start = start or Worker.start
         self._starting: Start | None = None
         self._worker: Worker | None = None
         self._facts = _NO_FACTS
+        self._has_died = False
 
     @property
     def worker(self) -> Worker | None:
@@ -113,7 +117,7 @@ class Place:
                 return self._worker
             raise self.death(self._worker.ending)
         if self._starting is None:
-            self._check_fit()
+            self._check_fit(cancelled)
             self.inquest.begin(None)
             self._starting = self._begun()
         try:
@@ -136,12 +140,21 @@ class Place:
             options = with_settings(options, self._plan, settings)
         return Start(self._start, Path(path) if path else self.path, options, self.inquest.begin)
 
-    def _check_fit(self) -> None:
-        """Refuse what cannot fit before anything is loaded, unless the user insists."""
+    def _check_fit(self, cancelled: Callable[[], bool]) -> None:
+        """Refuse what cannot fit before anything is loaded, unless the user insists.
+
+        Behind a death the memory gets a moment: what died gives its own back while it goes.
+        """
         plan = self._plan
-        if plan is not None and not self._options.force and not self.fits():
-            now = Fitting(plan.shape, plan.wishes, machine(), 0).plan()
-            raise RouteFailed(refusal(now, self.path), Trigger.NO_FIT, "load")
+        if plan is None or self._options.force or self.fits():
+            return
+        until_s = monotonic() + (_PATIENCE_S if self._has_died else 0.0)
+        while monotonic() < until_s and not cancelled():
+            sleep(_LOOK_S)
+            if self.fits():
+                return
+        now = Fitting(plan.shape, plan.wishes, machine(), 0).plan()
+        raise RouteFailed(refusal(now, self.path), Trigger.NO_FIT, "load")
 
     def fits(self, rung: Rung | None = None) -> bool:
         """Return whether what is tried next, or a rung, fits what is free now; True if unknown."""
@@ -162,7 +175,7 @@ class Place:
             available_bytes: of memory, as last read while it lived.
         """
         self.facts()
-        self._worker = None
+        self._worker, self._has_died = None, True
         return self.inquest.failure(ending, available_bytes=available_bytes)
 
     def failure(self, error: EdgeLLMError, phase: Phase) -> RouteFailed | EdgeLLMError:
