@@ -1,17 +1,19 @@
 """Recorder: what is written down of answers: one audit record each, and how this machine fared.
 
 The record is on the disk before `Done` is handed out. An answer that failed, was refused or was given up
-has one as well.
+has one as well. Only where `EDGELLM_HOME` cannot be written at all, and nothing may leave this machine, is
+an answer made without one, and says so.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from edgellm.errors import EdgeLLMError
+from edgellm.errors import EdgeLLMError, RecordsUnavailable
+from edgellm.policy.bars import OPEN_MODES
 from edgellm.runtime.books.audit import AuditLog
 from edgellm.runtime.books.record import AuditRecord
 
@@ -46,9 +48,9 @@ class Recorder:
         """See to it that a turn has its record, whatever ends it.
 
         Raises:
-            RecordsDamaged: none can be written; then nothing is answered.
+            RecordsDamaged, RecordsUnavailable: none can be written; then nothing is answered.
         """
-        self._log.ready()
+        self._ready(turn)
         finish = "given_up"
         try:
             yield
@@ -56,8 +58,17 @@ class Recorder:
             finish = err.code
             raise
         finally:
-            if not turn.audit_id and not turn.is_unrecorded:
+            if not turn.audit_id:
                 self._append(turn, finish, has_answer=False)
+
+    def _ready(self, turn: Turn) -> None:
+        try:
+            self._log.ready()
+        except RecordsUnavailable as err:
+            if self._options.mode in OPEN_MODES:
+                raise
+            turn.is_unrecorded = True
+            turn.warnings.append(f"this answer is not in the audit log: {err}")
 
     def finished(self, turn: Turn, done: Done) -> Done:
         """Write down an answer, and return its end as the caller gets it."""
@@ -77,9 +88,12 @@ class Recorder:
     def failed(self, failure: RouteFailed) -> None:
         """Note that a route failed."""
         if failure.is_death_for_memory:
-            self._resting.note_death()
+            with suppress(RecordsUnavailable):  # the failure itself is what counts
+                self._resting.note_death()
 
     def _append(self, turn: Turn, finish: str, *, has_answer: bool) -> None:
+        if turn.is_unrecorded:
+            return
         decision, failure = turn.decision, turn.failure
         taken = "none" if decision is None else decision.route
         record = AuditRecord(

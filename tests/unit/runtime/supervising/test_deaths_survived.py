@@ -264,6 +264,16 @@ def test_a_damaged_log_stops_answers(stage, kit) -> None:
     assert len(workers.started[0].journals) == 1
 
 
+def test_a_home_that_cannot_be_written_is_said(stage, kit, monkeypatch) -> None:
+    """A read-only folder takes no record: what stays here is answered, and says so each time."""
+    (stage.home).mkdir(parents=True, exist_ok=True)
+    (stage.home / "records").write_text("no folder")
+    supervisor, _ = stage.open()
+    seen = kit.see(supervisor)
+    assert (seen.text, seen.done.audit_id) == (WHOLE, "")
+    assert "not in the audit log" in seen.of(Warn)[0].message
+
+
 def test_private_mode_never_asks_for_the_books_of_endpoints(stage, kit) -> None:
     """Not even a damaged consent is in the way of an answer that stays here."""
     (stage.home / "records").mkdir(parents=True)
