@@ -32,6 +32,7 @@ class Attended:
         keys: width of a key row.
         values: width of a value row.
         flash: whether scores are kept for a few tokens at a time only.
+        rounds: whether rows are of 32-bit floats, which flash attention reads a 16-bit copy of.
         turns_keys: whether keys are rotated before they are rounded.
         turns_values: whether values are.
         top: rows that a sparse index chooses for each token.
@@ -48,6 +49,7 @@ class Attended:
     keys: int
     values: int
     flash: bool
+    rounds: bool
     turns_keys: bool
     turns_values: bool
     top: int
@@ -80,9 +82,9 @@ def attention(graph: Graph, has: Tensors, normed: Result, seen: Attended) -> Res
     graph.store(v, seen.places)
     if seen.block and seen.flash and "indexer.q_proj" in has:
         mask = _chosen_blocks(graph, has, normed, seen)
-        attended = graph.add(out, _scores(graph, q, out, seen, mask))
+        attended = graph.add(out, _scores(graph, q, out, seen, mask, ()))
     else:
-        attended = _scores(graph, q, out, seen, seen.mask)
+        attended = _scores(graph, q, out, seen, seen.mask, _copies(graph, seen))
     if seen.turns_values:
         attended = graph.add(out, attended)
     if gated:
@@ -99,12 +101,28 @@ def _turned(graph: Graph, of: Result, width: int, positions: Result, *, normed: 
     return graph.add(width, made, positions, reuses=True)
 
 
-def _scores(graph: Graph, q: Result, out: int, seen: Attended, mask: Result) -> Result:
+def _copies(graph: Graph, seen: Attended, latent: int = 0) -> tuple[Result, ...]:
+    """Add copies of rows in a form that attention reads: of all cells, whatever the batch.
+
+    Flash attention reads 16-bit floats for 32-bit ones; without it, values must lie by columns, which the
+    `latent` first values of a key do not, where they are the value.
+    """
+    each_half = seen.cells * _HALF / graph.n_tokens
+    if seen.flash and seen.rounds:
+        return tuple(graph.add(each_half * row) for row in (seen.keys, seen.values or latent))
+    if not seen.flash and latent:
+        return (graph.add(each_half * latent * (2 if seen.rounds else 1)),)
+    return ()
+
+
+def _scores(
+    graph: Graph, q: Result, out: int, seen: Attended, mask: Result, copies: tuple[Result, ...]
+) -> Result:
     if seen.flash:
-        return graph.add(out, q, mask)
+        return graph.add(out, q, mask, *copies)
     scores = graph.add(seen.cells * seen.heads, q)
     scores = graph.add(seen.cells * seen.heads, scores, mask, reuses=True)
-    return graph.add(out, graph.add(out, scores))
+    return graph.add(out, graph.add(out, scores, *copies))
 
 
 def latent_attention(graph: Graph, has: Tensors, normed: Result, seen: Attended) -> Result:
@@ -123,8 +141,9 @@ def latent_attention(graph: Graph, has: Tensors, normed: Result, seen: Attended)
     both = graph.add(key, normed)
     row = graph.add(key, graph.add(rank, both), graph.add(rotated, both, seen.positions))
     graph.store(row, seen.places)
+    copies = _copies(graph, seen, rank)
     mask = _chosen(graph, has, normed, low, seen) if indexed else seen.mask
-    attended = _scores(graph, q, heads * rank, seen, mask)
+    attended = _scores(graph, q, heads * rank, seen, mask, copies)
     out = has.columns("attn_output")
     expanded = graph.add(out, attended)
     return graph.add(has.rows("attn_output"), graph.add(out, expanded))
@@ -183,7 +202,8 @@ def compressed_attention(graph: Graph, has: Tensors, normed: Result, seen: Atten
         asking = graph.add(asked, graph.add(asked, low))
         scores = graph.add(seen.compressed, asking, normed)
         parents.append(graph.add(cells * _HALF, graph.add(seen.top, scores)))
-    attended = _scores(graph, q, width, seen, graph.add(cells * _HALF, *parents))
+    mask = graph.add(cells * _HALF, *parents)
+    attended = _scores(graph, q, width, seen, mask, _copies(graph, seen, seen.keys))
     return graph.add(has.rows("attn_output_b"), graph.add(has.columns("attn_output_b"), attended))
 
 

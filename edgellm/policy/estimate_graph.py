@@ -76,7 +76,7 @@ class _Builder:
         kv_type: str,
         flash: bool,
     ) -> None:
-        self.shape, self.flash = shape, flash
+        self.shape, self.flash, self.kv_type = shape, flash, kv_type
         self.n_ctx, self.n_batch = n_ctx, n_batch
         widths, self.layers = shape.widths, layers_of(shape)
         self.streams = streams_of(self.layers, widths.embd)
@@ -214,6 +214,7 @@ class _Builder:
             keys=rows.keys,
             values=rows.values,
             flash=self.flash,
+            rounds=self.kv_type == "f32",
             turns_keys=self.turns_keys,
             turns_values=self.turns_values,
             top=self.shape.widths.index_top,

