@@ -11,7 +11,7 @@ import faulthandler
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from edgellm.runtime.worker.hardening import harden
 
@@ -35,7 +35,9 @@ def main() -> int:
     sender = Sender(frames_fd)
     life = Life(sender, read_fault(frames_fd=frames_fd))
     # Never closed: a thread reads there until the process ends.
-    return Worker(os.fdopen(orders_fd, "rb"), sender, life).run()
+    worker = Worker(os.fdopen(orders_fd, "rb"), sender, life)
+    is_same = sys.argv[2] == f"{sys.version_info.major}.{sys.version_info.minor}"
+    return worker.run() if is_same else worker.refuse(sys.argv[2])
 
 
 def _take_pipes() -> tuple[int, int]:
@@ -51,16 +53,21 @@ def _take_pipes() -> tuple[int, int]:
 def _say_little() -> None:
     """Let crashes say where they happened, and no exception what it was about: that may be a prompt."""
     faulthandler.enable(all_threads=False)
-    sys.excepthook = _excepthook
-    threading.excepthook = lambda args: _excepthook(
-        args.exc_type, args.exc_value, args.exc_traceback
-    )
-    sys.unraisablehook = lambda args: _excepthook(args.exc_type, args.exc_value, args.exc_traceback)
+    sys.excepthook = lambda kind, _, trace: _break(kind, trace)
+    threading.excepthook = lambda args: _say(args.exc_type, args.exc_traceback)
+    sys.unraisablehook = lambda args: _say(args.exc_type, args.exc_traceback)
 
 
-def _excepthook(
-    kind: type[BaseException], _error: BaseException | None, trace: TracebackType | None
-) -> None:
+def _break(kind: type[BaseException], trace: TracebackType | None) -> NoReturn:
+    """End the process after an error that nobody foresaw."""
+    from edgellm.runtime.worker.serving import BROKE_CODE
+
+    _say(kind, trace)
+    os._exit(BROKE_CODE)
+
+
+def _say(kind: type[BaseException], trace: TracebackType | None) -> None:
+    """Write down what was raised, and where."""
     where = ""
     while trace is not None:
         where = f" at {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"  # noqa: PTH119  # import little

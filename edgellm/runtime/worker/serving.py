@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Mode, Tier, Token, event_to_wire
 from edgellm.engines.base import EngineSettings
-from edgellm.errors import Cancelled, EdgeLLMError, UsageError
+from edgellm.errors import Cancelled, EdgeLLMError, EngineUnavailable
 from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.worker import messages
-from edgellm.runtime.worker.frames import FrameError, Raw, read_frame
+from edgellm.runtime.worker.frames import Raw, read_frame
 from edgellm.runtime.worker.hardening import enforced
 from edgellm.runtime.worker.messages import (
     Broke,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from edgellm.wire import Wire
 
 BROKE_CODE: Final = 70
-"""Exit code where this process could not go on and said why in a last frame."""
+"""Exit code where this process could not go on, and said why in a last frame or on stderr."""
 _GONE_CODE: Final = 1
 
 Job = tuple[Stream, "Iterator[Step]"] | Warm | Close
@@ -76,14 +76,24 @@ class Worker:
         self._given_up: set[int] = set()
         self._clock_s: float | None = None
 
+    def refuse(self, version: str) -> int:
+        """Say that the program runs in another version of Python; return the exit code."""
+        error = EngineUnavailable(
+            f"the process for the model runs in Python {sys.version_info.major}."
+            f"{sys.version_info.minor}, and the program in {version}",
+            hint='open the model with isolation="none"',
+        )
+        self._send(Raised(0, error_to_wire(error)))
+        return 0
+
     def run(self) -> int:
         """Serve until the program has had enough; return the exit code."""
         try:
             return self._served()
-        except OSError:  # nobody reads what is sent
+        except BrokenPipeError:  # nobody reads what is sent
             return _GONE_CODE
-        except (MemoryError, Exception) as err:  # noqa: BLE001  # the last word of a process
-            self._sender.send(to_wire(Broke(_described(err))))
+        except MemoryError as err:
+            self._sender.send(to_wire(Broke(f"MemoryError: {err}" if str(err) else "MemoryError")))
             return BROKE_CODE
 
     def _served(self) -> int:
@@ -203,9 +213,8 @@ class Worker:
         try:
             while (order := self._next()) is not None:
                 self._take(order)
-        except (FrameError, UsageError) as err:
-            os.write(2, f"the worker was sent nonsense: {type(err).__name__}\n".encode())
-        os._exit(_GONE_CODE)
+        finally:  # also where the program sent nonsense
+            os._exit(_GONE_CODE)
 
     def _take(self, order: Wire | Raw) -> None:
         session = self._session
@@ -265,14 +274,3 @@ def _to_stderr(line: str) -> None:
     """Write a line of the engine's: it is still there when this process is not."""
     with suppress(OSError):
         os.write(2, line.encode("utf-8", "replace") + b"\n")
-
-
-def _described(err: BaseException) -> str:
-    """Say what was raised and where; its text only where it cannot hold a prompt."""
-    if isinstance(err, MemoryError):
-        return f"MemoryError: {err}" if str(err) else "MemoryError"
-    trace, where = err.__traceback__, ""
-    while trace is not None:
-        where = f" at {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return type(err).__name__ + where
