@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Warn
-from edgellm.errors import Cancelled
+from edgellm.errors import EdgeLLMError, EngineFailed
 from edgellm.policy.bars import OPEN_MODES
 from edgellm.policy.route import RouteFacts, decide, taints
 from edgellm.routing import Trigger
@@ -64,8 +64,11 @@ class Chooser:
         """Return whether an answer that is late here would be made elsewhere."""
         if self._there is None:
             return False
-        failure = RouteFailed(Cancelled("late"), trigger, "prefill")
-        return decide(self._facts(turn, failure, "exhausted")).route == "cloud"
+        failure = RouteFailed(EngineFailed("late"), trigger, "prefill")
+        try:
+            return decide(self._facts(turn, failure, "exhausted")).route == "cloud"
+        except EdgeLLMError:  # of a book: who asks is not the one to be told
+            return False
 
     def explained(self, turn: Turn, decision: Decision) -> Iterator[Event]:
         """Say why no endpoint took over, to who wished that one would."""

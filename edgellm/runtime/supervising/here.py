@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Message, Request, Sampling, Token, Warn
-from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed
+from edgellm.errors import EdgeLLMError, EngineFailed
 from edgellm.routing import Trigger
 from edgellm.runtime.supervising.turn import RouteFailed
 from edgellm.runtime.supervising.watching import Watch
@@ -115,9 +115,10 @@ class Here:
         if isinstance(event, Token):
             return turn.token(event.text)
         if isinstance(event, Done):
-            if turn.leaving is not None and not turn.is_cancelled:
-                error = Cancelled("the answer was late on this machine")
-                raise RouteFailed(error, turn.leaving, "prefill")
+            is_late = turn.leaving is not None and event.finish_reason == "cancelled"
+            if is_late and turn.leaving is not None and not turn.is_cancelled:
+                error = EngineFailed("the answer was too late, or too slow, on this machine")
+                raise RouteFailed(error, turn.leaving, step.phase)
             turn.usage = event.usage
             return dataclasses.replace(event, text=turn.text)
         if isinstance(event, Warn) and self._said.setdefault(event.message, pid) != pid:

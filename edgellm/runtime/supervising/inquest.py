@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from edgellm.hw.cgroups import MemoryCounters
+    from edgellm.routing import Phase
     from edgellm.runtime.worker.ending import Ending
 
 
@@ -52,7 +53,7 @@ class Inquest:
             available_bytes: of memory, as last read while it lived.
         """
         if ending.asked in ("kill", "cancel"):  # by the watch: it was silent for too long
-            return self._silent(ending)
+            return self.silent(ending.phase)
         pressure = read_pressure(pressure_file())
         facts = DeathFacts(
             returncode=None if ending.asked else ending.returncode,
@@ -68,14 +69,14 @@ class Inquest:
         error = death_error(verdict, facts, str(self._path))
         return RouteFailed(error, verdict.trigger or Trigger.WORKER_KILLED, ending.phase, verdict)
 
-    def _silent(self, ending: Ending) -> RouteFailed:
+    def silent(self, phase: Phase) -> RouteFailed:
+        """Return the failed route of a worker that lived, and gave no sign of it for too long."""
         said = "it gave no sign of life, and was ended"
-        verdict = Verdict("crashed", Trigger.WORKER_KILLED, (said,), may_restart=True)
+        verdict = Verdict("crashed", Trigger.WORKER_KILLED, (said,), may_restart=phase != "load")
         error = WorkerDied(
-            f"the engine's process stalled ({ending.phase}): {said}",
-            phase=ending.phase,
-            returncode=ending.returncode,
+            f"the engine's process stalled ({phase}): {said}",
+            phase=phase,
             evidence=verdict.evidence,
             path=self._path,
         )
-        return RouteFailed(error, Trigger.WORKER_KILLED, ending.phase, verdict)
+        return RouteFailed(error, Trigger.WORKER_KILLED, phase, verdict)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from edgellm.runtime.worker.ending import Ending
 
 DEFAULT_CTX: Final = 4096
+LOAD_LIMIT_S: Final = 1800.0
+"""The longest that a model may take to load: the largest from a slow network."""
 _PATIENCE_S: Final = 1.0
 _LOOK_S: Final = 0.05
 _LOWERS: Final = (Trigger.NO_FIT, Trigger.LOAD_OOM, Trigger.WORKER_DIED, Trigger.DECODE_FATAL)
@@ -116,12 +118,17 @@ class Place:
             if self._worker.ending is None:
                 return self._worker
             raise self.death(self._worker.ending)
+        if cancelled():
+            return None
         if self._starting is None:
             self._check_fit(cancelled)
             self.inquest.begin(None)
             self._starting = self._begun()
         try:
-            worker = self._starting.wait(cancelled)
+            worker = self._starting.wait(cancelled, LOAD_LIMIT_S)
+        except TimeoutError as err:
+            self.end(at_once=True)
+            raise self.inquest.silent("load") from err
         except WorkerEnded as ended:
             self._starting = None
             raise self.death(ended.ending) from ended

@@ -72,7 +72,8 @@ class Recorder:
 
     def finished(self, turn: Turn, done: Done) -> Done:
         """Write down an answer, and return its end as the caller gets it."""
-        if done.route == "local" and done.finish_reason != "cancelled":
+        has_tried = turn.decision is not None and "warm_up" in turn.decision.obligations
+        if has_tried and done.finish_reason != "cancelled":
             self._resting.note_success()
         turn.usage = done.usage
         self._append(turn, done.finish_reason, has_answer=True)

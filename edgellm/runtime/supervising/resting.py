@@ -48,7 +48,7 @@ class Resting:
         self._book.note_death(self._key)
 
     def note_success(self) -> None:
-        """Note that an answer was made."""
+        """Note that an answer was made after the rest: all is well again."""
         self._book.note_warm_up(self._key)
 
 

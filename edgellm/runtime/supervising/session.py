@@ -79,11 +79,12 @@ class Supervisor:
             self._notes += [e.message for e in self._go(turn, decision) if isinstance(e, Warn)]
             turn.n_local += 1
             try:
-                self._place.ready(lambda: False)
+                worker = self._place.ready(lambda: False)
             except RouteFailed as failed:
                 self._failed(turn, failed)
                 decision = self._chooser.decide(turn, failed)
             else:
+                self.model = self.model if worker is None else worker.model
                 return
         if decision.route == "none":
             raise self._end(turn, decision)

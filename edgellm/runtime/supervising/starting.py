@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Start:
     ) -> None:
         self._start, self._path, self._options = start, path, options
         self._on_spawn = on_spawn
+        self._begun_s = monotonic()
         self._pid: int | None = None
         self._worker: Worker | None = None
         self._error: BaseException | None = None
@@ -81,15 +83,18 @@ class Start:
             self._pid = None
             self._ended.set()
 
-    def wait(self, cancelled: Callable[[], bool]) -> Worker | None:
+    def wait(self, cancelled: Callable[[], bool], limit_s: float) -> Worker | None:
         """Return the worker when it is ready, None when the caller gives up before.
 
         Raises:
             EdgeLLMError, WorkerEnded: it could not be started.
+            TimeoutError: `limit_s` have passed since it was begun.
         """
         while not self._ended.wait(_LOOK_S):
             if cancelled():
                 return None
+            if monotonic() - self._begun_s > limit_s:
+                raise TimeoutError
         if self._error is not None:
             raise self._error
         return self._worker

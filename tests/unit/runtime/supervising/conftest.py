@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 
-from edgellm.core import Done, Event, Message, Mode, Request, SnapshotUse, Switch, Token, Usage
+from edgellm.core import (
+    Done,
+    Event,
+    Message,
+    Mode,
+    ModelInfo,
+    Request,
+    SnapshotUse,
+    Switch,
+    Token,
+    Usage,
+)
 from edgellm.errors import EdgeLLMError
 from edgellm.policy.budget import micro_usd
 from edgellm.policy.consent import Wanted, draft
@@ -32,6 +43,7 @@ from edgellm.runtime.worker.ending import Ending, WorkerEnded
 WORDS = ["The", "answer", "comes", "in", "ten", "little", "words", ",", "so", "it", "is", "."]
 ASKED = Request((Message("user", "Why?"),))
 FACTS = SessionFacts("fake", 4096, 512, 2, 0, "f16", "off", "numpy", 1.0)
+MODEL = ModelInfo("m.gguf", "llama", "m", 1, 1, 1, 1, 1, 1, 1, 1, {"f16": 1})
 BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'\n"
 
 
@@ -78,6 +90,7 @@ class FakeWorker:
     seeds: list[int | None] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     is_closed: bool = False
+    model: Any = MODEL
 
     def facts(self) -> SessionFacts:
         return FACTS

@@ -252,6 +252,14 @@ def test_a_worker_that_falls_silent_is_ended(stage, kit, monkeypatch) -> None:
     assert workers.started[0].ending.asked == "kill"
 
 
+def test_a_worker_that_never_gets_ready_is_given_up(stage, kit, monkeypatch) -> None:
+    """A load has a limit as well; the file that hangs once is not loaded again."""
+    monkeypatch.setattr(place, "LOAD_LIMIT_S", 0.2)
+    with pytest.raises(WorkerDied, match="stalled"):
+        stage.open(kit.Life(loading=threading.Event()))
+    assert len(stage.workers.options) == 1
+
+
 def test_a_damaged_log_stops_answers(stage, kit) -> None:
     """No `Done` without a record: where none can be written, nothing is answered."""
     supervisor, workers = stage.open()
