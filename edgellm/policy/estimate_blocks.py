@@ -8,7 +8,7 @@ deepseek32.cpp, qwen35.cpp, delta-net-base.cpp in src/models, llama.cpp 0c1e5709
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -191,19 +191,21 @@ def compressed_attention(graph: Graph, has: Tensors, normed: Result, seen: Atten
         sums = graph.add(width, normed)
         pairs = graph.add(2 * width, graph.add(width, sums))
         graph.store(sums, graph.add(width, graph.add(width, pairs)))
-    low, width = graph.add(has.rows("attn_q_a"), normed), has.rows("attn_q_b")
-    q = graph.add(width, graph.add(width, graph.add(width, low, seen.positions)))
+    low, queries = graph.add(has.rows("attn_q_a"), normed), has.rows("attn_q_b")
+    q = graph.add(queries, graph.add(queries, graph.add(queries, low, seen.positions)))
     row = graph.add(seen.keys, graph.add(seen.keys, normed))
     graph.store(row, seen.places)
-    cells = seen.cells + seen.compressed
+    whole = replace(seen, cells=seen.cells + seen.compressed)
+    width = whole.cells * (_HALF if seen.flash else 1)
     parents = [seen.mask]
     if "indexer.proj" in has:
         asked = has.rows("indexer.attn_q_b")
         asking = graph.add(asked, graph.add(asked, low))
         scores = graph.add(seen.compressed, asking, normed)
-        parents.append(graph.add(cells * _HALF, graph.add(seen.top, scores)))
-    mask = graph.add(cells * _HALF, *parents)
-    attended = _scores(graph, q, width, seen, mask, _copies(graph, seen, seen.keys))
+        parents.append(graph.add(width, graph.add(seen.top, scores)))
+    mask = graph.add(width, *parents)
+    copies = _copies(graph, whole, seen.keys)
+    attended = _scores(graph, q, queries, whole, mask, copies)
     return graph.add(has.rows("attn_output_b"), graph.add(has.columns("attn_output_b"), attended))
 
 

@@ -36,7 +36,7 @@ CASES = [
 LOG_MIB = 0.0051  # two decimals, for each buffer
 # How far the reserved buffer may be off, as shares under and over. An index that chooses blocks is empty
 # when the engine reserves: it counts the first of them, the estimate counts all.
-COMPUTE = {"minimax-m3": (0.02, 0.2), "deepseek4": (0.5, 0.3), "dots3note": (0.02, 0.08)}
+COMPUTE = {"minimax-m3": (0.02, 0.2), "deepseek4": (0.3, 0.25), "dots3note": (0.02, 0.08)}
 COMPUTE |= {"deepseek32": (0.02, 0.08)}
 OTHERS = (0.02, 0.05)
 
