@@ -132,7 +132,8 @@ def _wire(settings: PlanSettings) -> dict[str, Any]:
 
 def kv_is_exact(foreseen: Estimate, told: dict[str, Any]) -> bool:
     """Return whether keys, values and states are what the engine logs, as far as it tells."""
-    return abs(foreseen.kv_bytes / MIB - sum(told["kv"])) <= LOG_MIB * len(told["kv"]) + 1e-6
+    told_mib: list[float] = told["kv"]
+    return abs(foreseen.kv_bytes / MIB - sum(told_mib)) <= LOG_MIB * len(told_mib) + 1e-6
 
 
 def models(folder: Path, cache: Path) -> list[Path]:
