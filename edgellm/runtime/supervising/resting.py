@@ -36,11 +36,11 @@ class Resting:
         Raises:
             RecordsDamaged: the book is not what was written.
         """
-        if self._place.is_alive:
-            return "closed"
         state = self._book.local_state(self._key)
+        if state == "open" and self._place.is_alive:
+            return "closed"
         return (
-            state if state == "closed" else self._book.note_look(self._key, fits=self._place.fits())
+            self._book.note_look(self._key, fits=self._place.fits()) if state == "open" else state
         )
 
     def note_death(self) -> None:
