@@ -16,6 +16,7 @@ from edgellm.core import Done, Message, Request, Sampling, Tier, Token
 from edgellm.errors import Cancelled, EngineFailed, ModelNotFound, UsageError
 from edgellm.runtime.local import open_session
 from edgellm.runtime.session import SessionOptions, Step
+from edgellm.runtime.worker import frames
 from edgellm.runtime.worker.ending import WorkerEnded
 from edgellm.runtime.worker.faults import FAULT_VARIABLE
 from edgellm.runtime.worker.handle import CANCEL_S, CLOSE_S, Worker
@@ -177,6 +178,18 @@ def test_errors_of_a_request_leave_the_worker_alive(start):
         list(worker.stream(long))
     short = Request((Message("user", "Hi"),), max_tokens=3, sampling=GREEDY)
     assert isinstance([*worker.stream(short)][-1].event, Done)
+
+
+def test_a_request_too_long_for_a_message_is_refused(start, monkeypatch):
+    """What cannot be sent is an error at once, and the worker is there for the next."""
+    worker = start()
+    monkeypatch.setattr(frames, "MAX_JSON_BYTES", 2000)
+    begun_s = time.monotonic()
+    with pytest.raises(UsageError, match="cannot be sent"):
+        list(worker.stream(Request((Message("user", "word " * 500),))))
+    assert time.monotonic() - begun_s < 1
+    short = Request((Message("user", "Hi"),), max_tokens=2, sampling=GREEDY)
+    assert len(_ids([*worker.stream(short)])) == 2
 
 
 def test_a_relative_path_means_what_it_means_here(start, smollm2_gguf, monkeypatch):

@@ -172,8 +172,7 @@ class Worker:
         self, request: Request, journal: tuple[int, ...], clock_s: float | None, n_cancels: int
     ) -> Generator[Step, None, None]:
         with self._one_call() as call:
-            self._channel.phase = "prefill"
-            self._send(Stream(call, request, journal, clock_s))
+            self._begin(Stream(call, request, journal, clock_s))
             if self._n_cancels != n_cancels:  # it came before the first step was asked for
                 self._send_cancel(call)
             answer = _Answer(journal)
@@ -194,8 +193,7 @@ class Worker:
             WorkerEnded: its process ended.
         """
         with self._one_call() as call:
-            self._channel.phase = "prefill"
-            self._send(Warm(call, tuple(messages), tuple(tools)))
+            self._begin(Warm(call, tuple(messages), tuple(tools)))
             for message in self._messages(call):
                 if isinstance(message, Warmed):
                     self._facts = message.facts
@@ -216,7 +214,7 @@ class Worker:
         try:
             self.cancel()
             self._channel.expect_close()
-            self._send(Close())
+            self._channel.send(Close())
             if not self._channel.ended.wait(CLOSE_S):
                 self._channel.kill("close")
         except BaseException:
@@ -313,12 +311,19 @@ class Worker:
     def _send_cancel(self, call: int) -> None:
         if self._cancelled_s is None:
             self._cancelled_s = monotonic()
-        self._send(Cancel(call))
+        self._channel.send(Cancel(call))
 
-    def _send(self, message: Stream | Warm | Cancel | Close) -> None:
+    def _begin(self, message: Stream | Warm) -> None:
+        """Send what begins a call.
+
+        Raises:
+            UsageError: it is longer than a message may be; the worker knows nothing of the call.
+        """
+        self._channel.phase = "prefill"
         try:
             self._channel.send(message)
         except FrameError as err:
+            self._call = None
             raise UsageError(f"the request cannot be sent to the worker: {err}") from err
 
     def __enter__(self) -> Worker:
