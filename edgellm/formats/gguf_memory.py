@@ -31,6 +31,7 @@ _WITH_INDEX: Final = (
 _GUESSING_TOO: Final = ("minimax-m3", "hy_v4", "deepseek4", "nanbeige")  # no filter of layers
 _NO_CACHE: Final = ("dream", "llada", "llada-moe", "rnd1")  # they see all tokens every time
 _FEW, _MANY = 4, 128  # tokens a compressed row stands for, in deepseek4
+_MAX_PASSES: Final = 512  # layers times loops, LLAMA_MAX_LAYERS
 _CONV_OF_KDA: Final = 4  # where the file does not say
 
 
@@ -246,9 +247,9 @@ def _hashed(keys: Keys, model: ModelInfo, layer: int) -> int:
 
 def _repeated(keys: Keys, rows: list[Rows], n_layers: int) -> list[Rows]:
     """Return the rows of every pass, for models that run through their layers more than once."""
-    loops = keys.count("num_loops", low=1, high=512, default=1)
-    if keys.architecture != "nanbeige" or loops == 1:
+    if keys.architecture != "nanbeige":
         return rows
+    loops = keys.count("num_loops", low=1, high=max(1, _MAX_PASSES // n_layers), default=1)
     return [
         Rows(row.layer + n_layers * i, row.kind, row.keys, row.values, row.window, row.ratio)
         for i in range(loops)

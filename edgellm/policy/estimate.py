@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from edgellm.policy.estimate_graph import graph_space
-from edgellm.policy.estimate_kv import context_cells, kv_bytes_by_layer
+from edgellm.policy.estimate_kv import LEAST_CTX, context_cells, kv_bytes_by_layer
 from edgellm.policy.estimate_weights import lying
 from edgellm.policy.estimate_work import book_bytes, work_bytes
 
@@ -24,6 +24,7 @@ _PROCESS_BYTES: Final = (
 _ENTRY_BYTES: Final = (
     212  # of the vocabulary: a token in the engine's tables, or a rule that joins two
 )
+_NEVER_FLASH: Final = ("grok",)  # the engine turns it off for these
 _LOGIT_BYTES: Final = 4
 _LOGIT_COPIES: Final = 2  # the engine's row, and the one that is sampled from
 
@@ -122,8 +123,8 @@ def estimate(
         KeyError: a type of keys and values that ggml does not have.
     """
     cells = context_cells(settings.n_ctx)
-    n_batch = min(settings.n_batch, cells)
-    flash = settings.flash_attention != "off"
+    n_batch = min(settings.n_batch, max(settings.n_ctx, LEAST_CTX))
+    flash = settings.flash_attention != "off" and shape.model.architecture not in _NEVER_FLASH
     kv = kv_bytes_by_layer(
         shape, n_ctx=cells, n_batch=n_batch, kv_type=settings.kv_type, transposed=not flash
     )

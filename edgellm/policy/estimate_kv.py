@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from edgellm.ggml_types import TensorType
 
 _STATE_BYTES: Final = 4  # states are of 32-bit floats, whatever the type of keys and values
-_LEAST_CTX: Final = 256
+LEAST_CTX: Final = 256
+"""The smallest context that is made."""
 
 
 def kv_bytes_by_layer(
@@ -58,14 +59,14 @@ def _row_bytes(kind: TensorType, n_values: int) -> int:
 
 def context_cells(n_ctx: int) -> int:
     """Return how many tokens a context of `n_ctx` really has room for."""
-    return _rounded(max(n_ctx, _LEAST_CTX))
+    return _rounded(max(n_ctx, LEAST_CTX))
 
 
 def row_cells(row: Rows, n_ctx: int, n_batch: int) -> int:
     """Return how many tokens a cache has room for."""
     all_cells = context_cells(n_ctx)
     if row.window:
-        n_batch = min(n_batch, max(n_ctx, _LEAST_CTX))
+        n_batch = min(n_batch, max(n_ctx, LEAST_CTX))
         return _rounded(min(all_cells, row.window + n_batch))
     if row.ratio > 1:
         return _rounded(-(-all_cells // row.ratio))
