@@ -196,14 +196,14 @@ def compressed_attention(graph: Graph, has: Tensors, normed: Result, seen: Atten
     row = graph.add(seen.keys, graph.add(seen.keys, normed))
     graph.store(row, seen.places)
     whole = replace(seen, cells=seen.cells + seen.compressed)
-    width = whole.cells * (_HALF if seen.flash else 1)
+    masked = whole.cells * (_HALF if seen.flash else 1)
     parents = [seen.mask]
     if "indexer.proj" in has:
         asked = has.rows("indexer.attn_q_b")
         asking = graph.add(asked, graph.add(asked, low))
         scores = graph.add(seen.compressed, asking, normed)
-        parents.append(graph.add(width, graph.add(seen.top, scores)))
-    mask = graph.add(width, *parents)
+        parents.append(graph.add(masked, graph.add(seen.top, scores)))
+    mask = graph.add(masked, *parents)
     copies = _copies(graph, whole, seen.keys)
     attended = _scores(graph, q, queries, whole, mask, copies)
     return graph.add(has.rows("attn_output_b"), graph.add(has.columns("attn_output_b"), attended))
