@@ -145,12 +145,16 @@ def models(folder: Path, cache: Path) -> list[Path]:
     return [smollm2, gemma3, again, *(make(name, cache) for name in MODELS)]
 
 
-def report_on(report: Report, cases: list[Measured], exact: list[bool]) -> None:
-    """Add a row for each case and the goals over all of them."""
-    for case in cases:
-        off = case.error_bytes / MIB
-        value = f"{case.foreseen.resident_bytes / MIB:.0f}/{case.taken_bytes / MIB:.0f}"
-        report.row(f"{case.name} ({off:+.1f})", value, "MiB")
+def tell(report: Report, case: Measured) -> Measured:
+    """Add a row for one case, and return it."""
+    off = case.error_bytes / MIB
+    value = f"{case.foreseen.resident_bytes / MIB:.0f}/{case.taken_bytes / MIB:.0f}"
+    report.row(f"{case.name} ({off:+.1f})", value, "MiB")
+    return case
+
+
+def judge(report: Report, cases: list[Measured], exact: list[bool]) -> None:
+    """Add the goals over all cases."""
     shares = [abs(case.error_bytes) / case.allowed_bytes for case in cases]
     worst = float(np.percentile(shares, 95))
     under = max(0, -min(case.error_bytes for case in cases)) / MIB
@@ -178,12 +182,12 @@ def main() -> int:
         cases, exact = [], []
         for path, rows in zip(paths, told, strict=True):
             for settings, row in zip(plans, rows, strict=True):
-                cases.append(measured(path, settings))
+                cases.append(tell(report, measured(path, settings)))
                 exact.append(kv_is_exact(cases[-1].foreseen, row))
         for path in paths[:3]:
             settings = PlanSettings(n_ctx=2048, n_threads=N_THREADS)
-            cases.append(measured(path, settings, n_tokens=2048))
-        report_on(report, cases, exact)
+            cases.append(tell(report, measured(path, settings, n_tokens=2048)))
+        judge(report, cases, exact)
     return report.finish(arguments.json)
 
 
