@@ -2,7 +2,7 @@
 
 What sends or keeps a text may change its form on the way. Looked for are the words themselves in any case,
 in hexadecimal, in base64 from each of the three places where a group can begin, URL-encoded, as UTF-16,
-and all of these inside of what was packed by gzip or zlib.
+and all of these inside of what was packed by gzip, zlib or zstd.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "CANARY "
 _N_BYTES: Final = 8
-_PACKED: Final = re.compile(rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]")
+_PACKED: Final = re.compile(rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]|\x28\xb5\x2f\xfd")
+_ZSTD: Final = 0x28
 MAX_UNPACKED_BYTES: Final = 16 << 20
 MAX_FILE_BYTES: Final = 256 << 20
 """What of one file is read: what prompts of this size leave behind is far smaller."""
@@ -64,7 +65,7 @@ class Canary:
         """Return in which forms the canary is in some bytes; nothing means that it is not there."""
         found = self._plain(data)
         for unpacked in _unpacked(data):
-            found += [f"gzip, {form}" for form in self._plain(unpacked)]
+            found += [f"packed, {form}" for form in self._plain(unpacked)]
         return tuple(dict.fromkeys(found))
 
     def _plain(self, data: bytes) -> list[str]:
@@ -106,10 +107,16 @@ def _base64_core(raw: bytes, skip: int) -> bytes:
 
 
 def _unpacked(data: bytes) -> Iterator[bytes]:
-    """Give what every gzip or zlib stream in some bytes holds, as far as it can be read."""
+    """Give what every gzip, zlib or zstd stream in some bytes holds, as far as it can be read."""
+    import zstandard
+
     for start in _PACKED.finditer(data):
-        unpacker = zlib.decompressobj(_ANY_HEADER)
+        packed = memoryview(data)[start.start() :]
         try:
-            yield unpacker.decompress(data[start.start() :], MAX_UNPACKED_BYTES)
-        except zlib.error:
-            continue  # two bytes that looked like the beginning of one
+            if packed[0] == _ZSTD:
+                reader = zstandard.ZstdDecompressor().stream_reader(packed)
+                yield reader.read(MAX_UNPACKED_BYTES)
+            else:
+                yield zlib.decompressobj(_ANY_HEADER).decompress(packed, MAX_UNPACKED_BYTES)
+        except (zlib.error, zstandard.ZstdError):
+            continue  # bytes that looked like the beginning of one

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Mode
+from edgellm.errors import EdgeLLMError
 from edgellm.runtime.proving import namespace
 from edgellm.runtime.proving.orders import Order, Report
 
@@ -33,7 +35,11 @@ def main() -> int:
 
     tie(LIMIT_S)
     _allow_core_files()
-    report = _carried_out(order, not_apart, counts=counts)
+    logging.basicConfig(level=logging.DEBUG)  # to stderr, where the canary is looked for
+    try:
+        report = _carried_out(order, not_apart, counts=counts)
+    except EdgeLLMError as err:
+        report = Report((), not_apart, counts, code=err.code, message=str(err))
     sys.stdout.write(json.dumps(report.to_wire()) + "\n")
     return 0
 

@@ -73,6 +73,7 @@ class Report(Wire):
         counts: whether what is sent to any address was counted.
         measures: that hold in the worker, of `hardening.MEASURES`.
         seccomp: state of the worker as the kernel tells it: 2 is a filter; "" is unknown.
+        code, message: of an error of ours that ended the child early, or "".
     """
 
     played: tuple[Played, ...]
@@ -80,3 +81,5 @@ class Report(Wire):
     counts: bool = False
     measures: tuple[str, ...] = ()
     seccomp: str = ""
+    code: str = ""
+    message: str = ""

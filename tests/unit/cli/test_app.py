@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     (): [
-        *["run", "chat", "convert", "info", "plan", "devices", "doctor"],
+        *["run", "chat", "convert", "info", "plan", "devices", "doctor", "prove"],
         *["lint-prompt", "stats", "why", "snapshots", "completion", "--version"],
         *["config", "consent", "audit", "breaker"],
     ],
@@ -43,6 +43,7 @@ COMMANDS = {
     ("plan",): ["--device", "--ctx", "--kv-type", "--batch", "--gpu-layers", "--json"],
     ("devices",): ["--json"],
     ("doctor",): ["--json", "--endpoint"],
+    ("prove",): ["MODEL", "--json"],
     ("lint-prompt",): ["--system", "--system-file", "--prefix-file", "--chat-template", "--json"],
     ("stats",): ["--cost", "--json"],
     ("why",): ["ID", "--json"],
