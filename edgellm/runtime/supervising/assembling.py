@@ -47,6 +47,8 @@ def open_supervisor(path: Path, options: SessionOptions) -> Supervisor:
         Recorder(options, model.name, resting, home),
         there,
     )
+    if there is None and options.mode in OPEN_MODES:
+        supervisor.note(f"mode {options.mode.value}: no endpoint is set up, answers stay local")
     supervisor.open()
     return supervisor
 

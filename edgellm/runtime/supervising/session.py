@@ -90,6 +90,10 @@ class Supervisor:
             raise self._end(turn, decision)
         self._opening = turn.failure
 
+    def note(self, text: str) -> None:
+        """Say something with the first answer."""
+        self._notes.append(text)
+
     def facts(self) -> SessionFacts:
         """Return the resolved settings."""
         return self._place.facts()

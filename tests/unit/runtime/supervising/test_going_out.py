@@ -108,6 +108,13 @@ def test_g4_nothing_is_sent_where_a_rule_forbids_it(stage, kit, far, case: str) 
     assert stage.records()[0].cloud is None
 
 
+def test_preferring_a_route_that_is_not_there_is_said_once(stage, kit) -> None:
+    """The answer is local, and the user knows."""
+    supervisor, _ = stage.open(mode=Mode.PREFER_LOCAL)
+    said = [event.message for _ in range(2) for event in kit.see(supervisor).of(Warn)]
+    assert said == ["mode prefer-local: no endpoint is set up, answers stay local"]
+
+
 def test_a_killed_worker_sends_nothing_out(stage, kit, far) -> None:
     """Somebody's kill, twice, is no evidence of anything: an error, and nothing leaves."""
     supervisor, _ = stage.open(
