@@ -124,7 +124,7 @@ def revoke(
     every: Annotated[bool, typer.Option("--all", help="All consents, damaged ones too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take consents back; exits 3 if there was none."""
+    """Take consents back; exits 3 if there is none of that endpoint or program."""
     from edgellm.cli import render
     from edgellm.paths import home_dir
     from edgellm.routing import origin_of
@@ -138,7 +138,7 @@ def revoke(
         render.json_line({"type": "revoked", "n_consents": n_revoked})
     else:
         render.write_out(f"revoked: {n_revoked}\n")
-    if not n_revoked:
+    if not n_revoked and not every:
         raise typer.Exit(EXIT_NOT_FOUND)
 
 

@@ -102,7 +102,12 @@ def _parameter(kind: Any, declared: Any) -> Parameter:
     is_many = list in (plain, get_origin(kind), get_origin(plain))
     is_enum = isinstance(plain, type) and issubclass(plain, enum.Enum)
     return Parameter(
-        names=tuple(name for name in names if isinstance(name, str) and name.startswith("-")),
+        names=tuple(
+            part
+            for name in names
+            if isinstance(name, str) and name.startswith("-")
+            for part in name.split("/")  # `--snapshot/--no-snapshot` is two
+        ),
         metavar=declared.metavar or "",
         help=declared.help or "",
         values=tuple(str(member.value) for member in plain) if is_enum else (),

@@ -91,9 +91,10 @@ class Config:
         fields |= {name: value for name, value in given.items() if value is not None}
         missing = [name for name in given if not fields.get(name)]
         if len(missing) == 1:
+            flag = {"url": "--endpoint URL", "model": "--endpoint-model NAME"}[missing[0]]
             raise UsageError(
                 f"the endpoint's {missing[0]} is not known",
-                hint=f"`edgellm config set endpoint.{missing[0]} ...`",
+                hint=f"give {flag}, or `edgellm config set endpoint.{missing[0]} ...`",
             )
         return None if missing else Endpoint(**cast("dict[str, Any]", fields))
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from edgellm.core import Done, Failure, Mode, Tier
+from edgellm.core import Done, Failure, Tier
 from edgellm.errors import EdgeLLMError, EngineFailed, UsageError
 from edgellm.runtime.answering import Answering
 from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller
@@ -148,10 +148,6 @@ class LocalSession:
             said.append(
                 f"a context of {self.options.n_ctx} tokens is longer than the {trained} the model "
                 "was trained with: answers may lose their thread there"
-            )
-        if self.options.mode in (Mode.PREFER_LOCAL, Mode.PREFER_CLOUD):
-            said.append(
-                f"mode {self.options.mode.value}: no endpoint is set up, answers stay local"
             )
         return said
 

@@ -70,8 +70,11 @@ def with_routes(options: SessionOptions, wishes: RouteWishes) -> SessionOptions:
     config = read_config()
     mode = allowed_mode(wishes.mode or config.mode)
     endpoint = endpoint_of(wishes, config)
+    isolation = wishes.isolation or config.isolation
     if wishes.endpoint is not None and mode not in OPEN_MODES:
         _LOG.warning("mode %s: the endpoint is not asked; prefer-local would", mode.value)
+    if isolation == "none" and mode in OPEN_MODES:
+        _LOG.warning("isolation none: answers stay in this process, the endpoint is not asked")
     deadline_s = wishes.deadline_s
     if deadline_s is None:
         deadline_s = config.deadline_s
@@ -82,7 +85,7 @@ def with_routes(options: SessionOptions, wishes: RouteWishes) -> SessionOptions:
     return dataclasses.replace(
         options,
         mode=mode,
-        isolation=wishes.isolation or config.isolation,
+        isolation=isolation,
         cloud=None if endpoint is None else _cloud(endpoint, wishes, config),
         on_failure=wishes.on_failure or config.on_failure,
         deadline_s=deadline_s,

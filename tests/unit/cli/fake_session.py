@@ -12,8 +12,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from edgellm.core import Done, Failure, ModelInfo, SnapshotUse, Timings, Token, Usage, Warn
+from edgellm.core import (
+    Done,
+    Failure,
+    ModelInfo,
+    SnapshotUse,
+    Switch,
+    Timings,
+    Token,
+    Usage,
+    Warn,
+)
 from edgellm.errors import EngineFailed, EngineUnavailable, ModelNotFound
+from edgellm.routing import CloudUse
 from edgellm.runtime.session import SessionFacts
 
 if TYPE_CHECKING:
@@ -39,7 +50,8 @@ class FakeSession:
     """Answers with the pieces its file names.
 
     Keys of the file: `pieces` (texts), `delay_s` (before each), `warn`, `failure` (an exit code),
-    `raise` (a message), `endless`, `open` (a way to fail), `finish`, `deaf` (to being cancelled).
+    `raise` (a message), `endless`, `open` (a way to fail), `finish`, `deaf` (to being cancelled),
+    `switch` (fields of the event, behind the first piece, or before it with `early`), `cloud`.
     """
 
     def __init__(self, path: Path, options: SessionOptions) -> None:
@@ -66,12 +78,18 @@ class FakeSession:
             raise EngineFailed(self.script["raise"], hint="try again")
         if "warn" in self.script:
             yield Warn(self.script["warn"])
+        switch = [Switch(**self.script["switch"])] if "switch" in self.script else []
+        if self.script.get("early"):
+            yield from switch
+            switch = []
         said = []
         for seq, piece in enumerate(self._pieces()):
             if self._cancelled.wait(self.script.get("delay_s", 0)):
                 break
             said.append(piece)
             yield Token(seq, piece)
+            yield from switch
+            switch = []
         if "failure" in self.script:
             yield Failure("engine_failed", "it broke", self.script["failure"])
             return
@@ -83,6 +101,9 @@ class FakeSession:
             timings=Timings(load_ms=12, ttft_ms=34, decode_tokens_per_s=56),
             snapshot=SnapshotUse("exact", "3fa9", "hit"),
             seed=99,
+            route=self.script.get("route", "local"),
+            cloud=CloudUse(**self.script["cloud"]) if "cloud" in self.script else None,
+            audit_id="3-ab12",
         )
 
     def _pieces(self) -> Iterator[str]:

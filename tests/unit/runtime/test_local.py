@@ -393,20 +393,7 @@ def test_an_answer_of_one_token_is_kept_as_well(start, ask, store) -> None:
         assert n + 1 == len(list(store.entries()))
 
 
-@pytest.mark.parametrize("mode", [Mode.PREFER_LOCAL, Mode.PREFER_CLOUD])
-def test_preferring_a_route_that_is_not_there_is_said_once(start, ask, mode: Mode) -> None:
-    """The answer is local, and the user knows."""
-    session, _ = start(options=SessionOptions(mode=mode))
-    said = [
-        event.message
-        for _ in range(2)
-        for event in session.stream(ask("Why?"))
-        if isinstance(event, Warn)
-    ]
-    assert [f"mode {mode.value}: no endpoint is set up, answers stay local"] == said
-
-
-@pytest.mark.parametrize("mode", [Mode.OFFLINE, Mode.PRIVATE])
+@pytest.mark.parametrize("mode", list(Mode))
 def test_staying_here_is_nothing_to_say(start, ask, mode: Mode) -> None:
     """The default modes warn of nothing."""
     session, _ = start(options=SessionOptions(mode=mode))
