@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import closing
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Message, Request, Sampling, Token, Warn
@@ -145,4 +146,6 @@ class Here:
         def on_late() -> None:
             leave(Trigger.DEADLINE)
 
-        return Watch(on_pace, on_late, self._deadline_s)
+        spent_s = perf_counter() - turn.started_s  # from the request, loading included
+        left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - spent_s)
+        return Watch(on_pace, on_late, left_s)

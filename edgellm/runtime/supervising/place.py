@@ -6,12 +6,13 @@ memory ran out, and stays taken: what failed once is not tried again as it was.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import EdgeLLMError
-from edgellm.hw.machine import machine
+from edgellm.hw.memory import available_bytes
 from edgellm.policy.deaths import trigger_of
 from edgellm.policy.fitting import Fitting
 from edgellm.policy.ladder import next_lower
@@ -160,15 +161,20 @@ class Place:
             sleep(_LOOK_S)
             if self.fits():
                 return
-        now = Fitting(plan.shape, plan.wishes, machine(), 0).plan()
-        raise RouteFailed(refusal(now, self.path), Trigger.NO_FIT, "load")
+        raise RouteFailed(refusal(self._fitting(plan).plan(), self.path), Trigger.NO_FIT, "load")
+
+    @staticmethod
+    def _fitting(plan: Plan) -> Fitting:
+        """Return the plan to be made anew, with the memory that is free now."""
+        now = dataclasses.replace(plan.machine, available_bytes=available_bytes())
+        return Fitting(plan.shape, plan.wishes, now, 0)
 
     def fits(self, rung: Rung | None = None) -> bool:
         """Return whether what is tried next, or a rung, fits what is free now; True if unknown."""
         plan = self._plan
         if plan is None:
             return True
-        fitting = Fitting(plan.shape, plan.wishes, machine(), 0)
+        fitting = self._fitting(plan)
         last = rung or (self.rungs[-1] if self.rungs else None)
         if last is None:
             return fitting.plan().fits

@@ -122,7 +122,8 @@ class Supervisor:
     def _events(self, turn: Turn) -> Generator[Event, None, None]:
         """Take one route after the other until one brings the answer to its end."""
         turn.warnings, self._notes = [*turn.warnings, *self._notes], []
-        turn.failure, self._opening = self._opening, None
+        turn.failure = turn.first_failure = self._opening
+        self._opening = None
         decision = self._chooser.decide(turn, turn.failure)
         while decision.route != "none":
             yield from self._go(turn, decision)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -211,13 +211,9 @@ def test_what_cannot_fit_is_refused_with_ways(stage, kit, monkeypatch) -> None:
     """Nothing is started; the error names what is needed, what there is, and ways to fit."""
     from edgellm.runtime.supervising import preflight
 
-    def small() -> Any:
-        facts = real()
-        return dataclasses.replace(facts, available_bytes=70 << 20)
-
-    real = preflight.machine
-    monkeypatch.setattr(preflight, "machine", small)
-    monkeypatch.setattr(place, "machine", small)
+    small = dataclasses.replace(preflight.machine(), available_bytes=70 << 20)
+    monkeypatch.setattr(preflight, "machine", lambda: small)
+    monkeypatch.setattr(place, "available_bytes", lambda: 70 << 20)
     with pytest.raises(DoesNotFit) as caught:
         stage.open(n_ctx=8192)
     assert caught.value.need_bytes > caught.value.have_bytes
