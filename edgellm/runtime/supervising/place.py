@@ -1,32 +1,27 @@
-"""Place: the model on this machine: its worker, the plan it was opened by, and the rungs below it.
+"""Place: the model on this machine, and the worker that holds it.
 
-A worker is started when it is needed and the one before has ended. A rung is taken for each time that
-memory ran out, and stays taken: what failed once is not tried again as it was.
+A worker is started when it is needed and the one before has ended, each as the descent says.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import EdgeLLMError
-from edgellm.hw.memory import available_bytes
 from edgellm.policy.deaths import trigger_of
-from edgellm.policy.fitting import Fitting
-from edgellm.policy.ladder import next_lower
 from edgellm.routing import Trigger
 from edgellm.runtime.session import SessionFacts
+from edgellm.runtime.supervising.descent import Descent
 from edgellm.runtime.supervising.inquest import Inquest
-from edgellm.runtime.supervising.preflight import refusal, with_settings
 from edgellm.runtime.supervising.starting import Start
 from edgellm.runtime.supervising.turn import RouteFailed
 from edgellm.runtime.worker.ending import WorkerEnded
 from edgellm.runtime.worker.handle import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from pathlib import Path
 
     from edgellm.policy.ladder import Rung
     from edgellm.policy.plan import Plan
@@ -36,14 +31,10 @@ if TYPE_CHECKING:
     from edgellm.runtime.supervising.starting import StartWorker
     from edgellm.runtime.worker.ending import Ending
 
-DEFAULT_CTX: Final = 4096
 LOAD_LIMIT_S: Final = 1800.0
 """The longest that a model may take to load: the largest from a slow network."""
 _PATIENCE_S: Final = 1.0
 _LOOK_S: Final = 0.05
-_LOWERS: Final = (Trigger.NO_FIT, Trigger.LOAD_OOM, Trigger.WORKER_DIED, Trigger.DECODE_FATAL)
-"""What a rung of the ladder may help. Contexts grow by themselves as far as they can."""
-
 _NO_FACTS: Final = SessionFacts("none", 0, 0, 0, 0, "", "", "", 0.0)
 
 
@@ -57,8 +48,8 @@ class Place:
         start: starts a worker; None is `Worker.start`.
 
     Attributes:
-        rungs: that were taken, in order.
         absent: why no worker can ever be, None while one may.
+        descent: the plan, and the rungs below it that were taken.
         inquest: finds out why workers end.
     """
 
@@ -70,11 +61,9 @@ class Place:
         start: StartWorker | None = None,
     ) -> None:
         self.path = path
-        self.rungs: list[Rung] = []
         self.absent: EdgeLLMError | None = None
+        self.descent = Descent(path, options, plan)
         self.inquest = Inquest(path)
-        self._options = options
-        self._plan = plan
         self._start = start or Worker.start
         self._starting: Start | None = None
         self._worker: Worker | None = None
@@ -90,17 +79,6 @@ class Place:
     def is_alive(self) -> bool:
         """Return whether a worker stands ready."""
         return self._worker is not None and self._worker.ending is None
-
-    @property
-    def backend(self) -> str:
-        """Return what computes: `cpu` or `gpu`."""
-        return "gpu" if self._plan is not None and self._plan.settings.n_gpu_layers else "cpu"
-
-    @property
-    def n_ctx(self) -> int:
-        """Return the tokens of the context that a worker begins with."""
-        planned = DEFAULT_CTX if self._plan is None else self._plan.settings.n_ctx
-        return self._options.n_ctx or planned
 
     def facts(self) -> SessionFacts:
         """Return the settings of the worker that there is, or was last."""
@@ -124,7 +102,7 @@ class Place:
         if self._starting is None:
             self._check_fit(cancelled)
             self.inquest.begin(None)
-            self._starting = self._begun()
+            self._starting = Start(self._start, *self.descent.opening(), self.inquest.begin)
         try:
             worker = self._starting.wait(cancelled, LOAD_LIMIT_S)
         except TimeoutError as err:
@@ -140,45 +118,16 @@ class Place:
             self._starting, self._worker = None, worker
         return worker
 
-    def _begun(self) -> Start:
-        path = next((rung.model_path for rung in reversed(self.rungs) if rung.model_path), None)
-        options = self._options
-        if self._plan is not None:
-            settings = self.rungs[-1].settings if self.rungs else None
-            options = with_settings(options, self._plan, settings)
-        return Start(self._start, Path(path) if path else self.path, options, self.inquest.begin)
-
     def _check_fit(self, cancelled: Callable[[], bool]) -> None:
         """Refuse what cannot fit before anything is loaded, unless the user insists.
 
         Behind a death the memory gets a moment: what died gives its own back while it goes.
         """
-        plan = self._plan
-        if plan is None or self._options.force or self.fits():
-            return
         until_s = monotonic() + (_PATIENCE_S if self._has_died else 0.0)
-        while monotonic() < until_s and not cancelled():
+        while (refused := self.descent.refused()) is not None:
+            if monotonic() >= until_s or cancelled():
+                raise refused
             sleep(_LOOK_S)
-            if self.fits():
-                return
-        raise RouteFailed(refusal(self._fitting(plan).plan(), self.path), Trigger.NO_FIT, "load")
-
-    @staticmethod
-    def _fitting(plan: Plan) -> Fitting:
-        """Return the plan to be made anew, with the memory that is free now."""
-        now = dataclasses.replace(plan.machine, available_bytes=available_bytes())
-        return Fitting(plan.shape, plan.wishes, now, 0)
-
-    def fits(self, rung: Rung | None = None) -> bool:
-        """Return whether what is tried next, or a rung, fits what is free now; True if unknown."""
-        plan = self._plan
-        if plan is None:
-            return True
-        fitting = self._fitting(plan)
-        last = rung or (self.rungs[-1] if self.rungs else None)
-        if last is None:
-            return fitting.plan().fits
-        return last.model_path is not None or fitting.fits(last.settings)
 
     def death(self, ending: Ending, *, available_bytes: int | None = None) -> RouteFailed:
         """Return the failed route that the worker's end is; the next answer starts another.
@@ -210,7 +159,7 @@ class Place:
             return "exhausted"
         if failure.trigger is Trigger.WORKER_KILLED:
             return "ready"
-        return "lower" if self._below(failure) else "exhausted"
+        return "lower" if self.descent.below(failure) else "exhausted"
 
     def lower(self, failure: RouteFailed) -> Rung | None:
         """Take what rungs a failure asks for; the worker that stands above them is ended.
@@ -218,26 +167,12 @@ class Place:
         Returns:
             The last rung taken, None where the failure asks for none or none is left.
         """
-        found = self._below(failure)
+        found = self.descent.below(failure)
         if not found:
             return None
-        self.rungs += found
+        self.descent.take(found)
         self.end(at_once=True)
         return found[-1]
-
-    def _below(self, failure: RouteFailed) -> list[Rung]:
-        """Return the rungs to be taken for a failure: one, or as many as it takes until it fits."""
-        if failure.trigger not in _LOWERS or (failure.verdict and not failure.is_memory):
-            return []
-        found: list[Rung] = []
-        while (rung := self._next_rung([*self.rungs, *found])) is not None:
-            found.append(rung)
-            if failure.trigger is not Trigger.NO_FIT or self.fits(rung):
-                return found
-        return []
-
-    def _next_rung(self, rungs: Sequence[Rung]) -> Rung | None:
-        return None if self._plan is None else next_lower(self._plan, rungs)
 
     def end(self, *, at_once: bool = False) -> None:
         """End the worker that is there or on its way; the next answer starts another.

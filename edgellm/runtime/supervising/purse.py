@@ -7,7 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from edgellm.errors import NoRoute
-from edgellm.policy.budget import MICRO, limits_of
+from edgellm.policy.budget import MICRO, limits_of, prices_of
 from edgellm.policy.consent import ALL_DATA, Wanted
 from edgellm.routing import CloudUse, origin_of
 from edgellm.runtime.books.breakers import BreakerBook
@@ -111,7 +111,7 @@ class Purse:
             self._ledger.release(reservation)
             return dataclasses.replace(use, usd=0.0)
         micro_usd = self._ledger.settle(reservation, use)
-        has_price = self._endpoint.usd_per_mtok_in is not None
+        has_price = prices_of(self._endpoint) is not None
         return dataclasses.replace(use, usd=micro_usd / MICRO if has_price else None)
 
     def answered(self) -> None:

@@ -28,7 +28,7 @@ class Resting:
     def __init__(self, place: Place, home: Path) -> None:
         self._place = place
         self._book = BreakerBook(home)
-        self._key = local_key(_file_key(place.path), place.backend, place.n_ctx)
+        self._key = local_key(_file_key(place.path), place.descent.backend, place.descent.n_ctx)
 
     def state(self) -> BreakerState:
         """Return its state; where it rests, free memory is looked at, which may end that.
@@ -40,7 +40,9 @@ class Resting:
         if state == "open" and self._place.is_alive:
             return "closed"
         return (
-            self._book.note_look(self._key, fits=self._place.fits()) if state == "open" else state
+            self._book.note_look(self._key, fits=self._place.descent.fits())
+            if state == "open"
+            else state
         )
 
     def note_death(self) -> None:

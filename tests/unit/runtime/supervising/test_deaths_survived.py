@@ -19,7 +19,7 @@ from edgellm.errors import (
     WorkerDied,
 )
 from edgellm.policy.ladder import Rung
-from edgellm.runtime.supervising import place
+from edgellm.runtime.supervising import descent, place
 
 if TYPE_CHECKING:
     from edgellm.policy.plan import Plan
@@ -95,11 +95,11 @@ def test_a_stream_ends_with_a_failure(stage, kit) -> None:
 def test_memory_takes_one_rung_and_it_stays(stage, kit, monkeypatch) -> None:
     """After a death for memory the worker is smaller, and so is the one for the next answer."""
 
-    def smaller_batch(plan: Plan, rungs: list[Rung]) -> Rung | None:
+    def smaller_batch(plan: Plan, rungs: list[Rung], _: object = ()) -> Rung | None:
         settings = dataclasses.replace(plan.settings, n_batch=128)
         return None if rungs else Rung("batch", settings, "a batch of 128 tokens", False)
 
-    monkeypatch.setattr(place, "next_lower", smaller_batch)
+    monkeypatch.setattr(descent, "next_lower", smaller_batch)
     supervisor, workers = stage.open(kit.Life(5, kit.oom()), kit.Life(), kit.Life())
     seen = kit.see(supervisor)
     assert seen.text == WHOLE
@@ -213,7 +213,7 @@ def test_what_cannot_fit_is_refused_with_ways(stage, kit, monkeypatch) -> None:
 
     small = dataclasses.replace(preflight.machine(), available_bytes=70 << 20)
     monkeypatch.setattr(preflight, "machine", lambda: small)
-    monkeypatch.setattr(place, "available_bytes", lambda: 70 << 20)
+    monkeypatch.setattr(descent, "available_bytes", lambda: 70 << 20)
     with pytest.raises(DoesNotFit) as caught:
         stage.open(n_ctx=8192)
     assert caught.value.need_bytes > caught.value.have_bytes
