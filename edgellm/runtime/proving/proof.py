@@ -73,6 +73,7 @@ class _Proof:
         cores = _core_files()
         yield from statements.of_worker(_checked(worker.result(), self.model))
         yield from self._offline(_checked(offline.result(), self.model))
+        yield statements.of_counter(private[0].result().report)
         ran = [worker.result(), offline.result()]
         for futures, about in (
             (private, statements.of_private),

@@ -72,8 +72,10 @@ def of_offline(ran: Ran) -> Iterator[Statement]:
         ended = ", ".join(f"{one.code} ended with {one.ended}" for one in report.played)
         yield Statement("failed", what, f"there was no answer: {ended}")
     else:
-        where = "outside of one" if report.not_apart else "in a network namespace of its own"
-        yield Statement("shown", what, f"{len(report.played)} runs {where}, one with a death")
+        where = "with strace looking on"
+        if not report.not_apart:
+            where = "in a network namespace of its own"
+        yield Statement("shown", what, f"{len(report.played)} runs, one with a death, {where}")
     what = "an offline run sends nothing to any address"
     if traced is not None:
         seen = f"strace saw {len(traced.internet)} calls of the internet families"
@@ -87,7 +89,15 @@ def of_offline(ran: Ran) -> Iterator[Statement]:
         yield Statement("not shown", what, report.not_apart or "the kernel's counter is not here")
 
 
-def of_private(played: Played, scenario: Scenario, report: Report) -> Statement:
+def of_counter(report: Report) -> Statement:
+    """Say whether, in what follows, more than the sink is looked at."""
+    what = "what is sent to any other address is counted as well"
+    if report.counts:
+        return Statement("shown", what, "by the kernel: datagrams to other networks were counted")
+    return Statement("not shown", what, report.not_apart or "the kernel's counter is not here")
+
+
+def of_private(played: Played, scenario: Scenario, _report: Report) -> Statement:
     """Say whether one trigger sent anything in mode `private`."""
     what = f"nothing leaves in private, {scenario.code} ({scenario.what})"
     if played.mode != Mode.PRIVATE.value:
@@ -98,8 +108,6 @@ def of_private(played: Played, scenario: Scenario, report: Report) -> Statement:
     seen = f"ended with {played.ended}; {played.n_received_bytes} bytes at the sink"
     if played.n_sent_bytes is not None:
         seen += f", {played.n_sent_bytes} over any interface"
-    elif not leaks:
-        seen += f"; other addresses were not looked at: {report.not_apart or 'no counter'}"
     found = f"canary: {', '.join(played.forms)}" if played.forms else "no canary"
     return Statement("failed" if leaks else "shown", what, f"{seen}, {found}")
 
