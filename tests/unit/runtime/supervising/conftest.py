@@ -27,6 +27,7 @@ from edgellm.core import (
     Token,
     Usage,
 )
+from edgellm.engines.base import EngineSettings  # noqa: F401  # for tests
 from edgellm.errors import EdgeLLMError
 from edgellm.policy.budget import micro_usd
 from edgellm.policy.consent import Wanted, draft
@@ -156,12 +157,14 @@ class Workers:
     lives: list[Life]
     started: list[FakeWorker] = field(default_factory=list)
     options: list[SessionOptions] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
 
     def __call__(
         self, path: Path, options: SessionOptions, *, on_spawn: Callable[[int], None]
     ) -> FakeWorker:
         life = self.lives[min(len(self.options), len(self.lives) - 1)]
         self.options.append(options)
+        self.paths.append(path)
         if life.loading is not None:
             life.loading.wait(5)
         if isinstance(life.start, Ending):
