@@ -100,7 +100,14 @@ class _Writer:
 
 
 def _plain(
-    name: str, arch: str, sizes: tuple[int, ...], *, n_vocab: int, kind: str, tied: bool, **keys: Any
+    name: str,
+    arch: str,
+    sizes: tuple[int, ...],
+    *,
+    n_vocab: int,
+    kind: str,
+    tied: bool,
+    **keys: Any,
 ) -> tuple[_Writer, Any]:
     """Attention over all heads' rows and a feed-forward block in each layer, or experts."""
     n_layers, embd, feed, heads, kv_heads, head = sizes
