@@ -43,19 +43,43 @@ def print_stats(done: Done, facts: SessionFacts, first_token_age_s: float | None
         facts: the settings that were resolved.
         first_token_age_s: process start to first text, or None when it was not the first answer.
     """
-    usage, timings, snapshot = done.usage, done.timings, done.snapshot
     from_start = (
         "" if first_token_age_s is None else f", {first_token_age_s * 1000:.0f} ms from start"
     )
+    first = ("first token", f"{done.timings.ttft_ms:.0f} ms{from_start}")
+    made_here = done.usage.prompt_tokens or done.usage.completion_tokens
+    if done.cloud is not None and not made_here:
+        pairs = [("answer", f"{done.finish_reason}, {done.route}"), first]
+    else:
+        pairs = [*_counts(done), first, *_work(done, facts)]
+    if facts.shared:
+        pairs.append(("shared tier", facts.shared))
+    if done.cloud is not None:
+        pairs.append(("endpoint", cloud_text(done.cloud)))
+    if done.audit_id:
+        pairs.append(("record", done.audit_id))
+    render.write_err("\n")
+    render.facts(pairs, to_stderr=True)
+
+
+def _counts(done: Done) -> list[tuple[str, str]]:
+    """Return what was read and made on this machine."""
+    usage = done.usage
+    return [
+        ("prompt", f"{usage.prompt_tokens} tokens, {usage.reused_tokens} reused"),
+        ("answer", f"{usage.completion_tokens} tokens, {done.finish_reason}, {done.route}"),
+    ]
+
+
+def _work(done: Done, facts: SessionFacts) -> list[tuple[str, str]]:
+    """Return where the time went on this machine, and with what settings."""
+    timings, snapshot = done.timings, done.snapshot
     settings = (
         f"ctx {facts.n_ctx}, batch {facts.n_batch}, threads {facts.n_threads}, "
         f"gpu layers {facts.n_gpu_layers}, kv {facts.kv_type}, "
         f"flash attention {facts.flash_attention}"
     )
-    pairs = [
-        ("prompt", f"{usage.prompt_tokens} tokens, {usage.reused_tokens} reused"),
-        ("answer", f"{usage.completion_tokens} tokens, {done.finish_reason}, {done.route}"),
-        ("first token", f"{timings.ttft_ms:.0f} ms{from_start}"),
+    return [
         ("of it", f"restore {timings.restore_ms:.0f} ms, prefill {timings.prefill_ms:.0f} ms"),
         ("decode", format_rate(timings.decode_tokens_per_s, 1, "tokens")),
         ("load", f"{timings.load_ms or facts.load_ms:.0f} ms"),
@@ -65,14 +89,6 @@ def print_stats(done: Done, facts: SessionFacts, first_token_age_s: float | None
         ("settings", settings),
         ("kernels", facts.kernels),
     ]
-    if facts.shared:
-        pairs.append(("shared tier", facts.shared))
-    if done.cloud is not None:
-        pairs.append(("endpoint", cloud_text(done.cloud)))
-    if done.audit_id:
-        pairs.append(("record", done.audit_id))
-    render.write_err("\n")
-    render.facts(pairs, to_stderr=True)
 
 
 def cloud_text(use: CloudUse) -> str:

@@ -99,7 +99,7 @@ def _shown_bars(*, cloud: bool) -> tuple[Bar, ...]:
 
 LOCAL_BARS: Final = (
     Bar(
-        "no engine here can run this model",
+        "the model is not here, or no engine can run it",
         "install the engine (`edgellm doctor` says which), or choose another model",
         lambda f: f.local == "absent",
     ),

@@ -6,6 +6,7 @@ is counted against its route, so that the loop ends.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from edgellm.runtime.supervising.recording import Recorder
     from edgellm.runtime.supervising.there import There
 
+_LOG: Final = logging.getLogger(__name__)
 _OPENING: Final = Request((Message("user", "."),))  # stands for any: nobody sends it
 
 
@@ -87,6 +89,9 @@ class Supervisor:
                 self.model = self.model if worker is None else worker.model
                 return
         if decision.route == "none":
+            for event in self._chooser.explained(turn, decision):
+                if isinstance(event, Warn):
+                    _LOG.warning(event.message)  # nobody reads events yet
             raise self._end(turn, decision)
         self._opening = turn.failure
 
