@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 FOLDER_NAME: Final = "records"
 LOCK_WAIT_S: Final = 10.0
+LOCK_ANSWER_S: Final = 2.0
 _MAX_BYTES: Final = 4 << 20
 _FIRST_WAIT_S: Final = 0.001
 _LONGEST_WAIT_S: Final = 0.02
@@ -87,7 +89,7 @@ class Records:
             fd = os.open(self.path / f"{book}.lock", flags, PRIVATE_FILE_MODE)
         try:
             end_s, pause_s = time.monotonic() + self._wait_s, _FIRST_WAIT_S
-            while not _lock(fd):
+            while not self._locks(fd):
                 if time.monotonic() > end_s:
                     raise EdgeLLMError(
                         f"another process has held the {book} for {self._wait_s:g} s",
@@ -99,6 +101,26 @@ class Records:
             yield
         finally:
             os.close(fd)  # which gives the lock back
+
+    def _locks(self, fd: int) -> bool:
+        """Lock an open file if nobody has it.
+
+        The system is asked in a thread of its own: on some network mounts it never answers.
+        """
+        answers: list[bool | OSError] = []
+        asking = threading.Thread(target=_ask, args=(fd, answers), daemon=True)
+        asking.start()
+        asking.join(LOCK_ANSWER_S)
+        if not answers:
+            raise RecordsUnavailable(
+                f"the records cannot be locked: no answer for {LOCK_ANSWER_S:g} s",
+                path=self.path,
+                hint="export EDGELLM_HOME=/some/folder on a local disk",
+            )
+        if isinstance(answers[0], OSError):
+            with self.reaching():
+                raise answers[0]
+        return answers[0]
 
     def read(self, name: str) -> bytes | None:
         """Return a small file's content, None where there is none.
@@ -154,6 +176,13 @@ class Records:
             DoesNotFit: the disk is full.
         """
         self.write(name, json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _ask(fd: int, answers: list[bool | OSError]) -> None:
+    try:
+        answers.append(_lock(fd))
+    except OSError as err:
+        answers.append(err)
 
 
 def _lock(fd: int) -> bool:
