@@ -14,6 +14,7 @@ import pytest
 
 from edgellm.core import Done, Message, Request, Sampling, Tier, Token
 from edgellm.errors import Cancelled, EngineFailed, ModelNotFound, UsageError
+from edgellm.paths import KEY_FILE_VARIABLE
 from edgellm.runtime.local import open_session
 from edgellm.runtime.session import SessionOptions, Step
 from edgellm.runtime.worker import frames
@@ -157,6 +158,25 @@ def test_warm_waits_until_the_disk_has_it(start):
     """A worker warms as a session does, and a cancel before it ends it."""
     assert start(EXACT).warm([SYSTEM]).code == "stored"
     assert start(EXACT).warm([SYSTEM]).code == "hit"
+
+
+def test_snapshots_are_encrypted_under_a_key_that_the_program_finds(start, monkeypatch, tmp_path):
+    """The worker keeps prefixes under a key that it could not have found itself."""
+    key = bytes(range(32))
+    file = tmp_path / "key"
+    file.touch(0o600)
+    file.write_bytes(key)
+    options = SessionOptions(snapshot=Tier.EXACT, snapshot_key=lambda: key)
+    assert start(options).warm([SYSTEM]).code == "stored"
+    assert start(EXACT).warm([SYSTEM]).code != "hit", "without the key there is nothing to find"
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(file))
+    assert start(EXACT).warm([SYSTEM]).code == "hit"
+
+
+def test_a_key_that_is_none_is_refused_before_anything_is_started(start):
+    """What is wrong with a key is said as it is in this process."""
+    with pytest.raises(UsageError, match="32 bytes"):
+        start(SessionOptions(snapshot=Tier.EXACT, snapshot_key=b"short"))
 
 
 def test_errors_of_opening_are_the_classes_that_they_are_here(start, tmp_path):
