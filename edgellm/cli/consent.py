@@ -175,14 +175,14 @@ def _micro_usd(usd: float | None) -> int:
 
 
 def _confirmed() -> bool:
-    """Ask on a terminal.
+    """Ask on a terminal that has shown the text.
 
     Raises:
         EdgeLLMError: there is none, and nobody says yes.
     """
-    from edgellm.cli import render
+    from edgellm.cli import render, streams
 
-    if sys.stdin is None or not sys.stdin.isatty():
+    if sys.stdin is None or not (sys.stdin.isatty() and streams.is_terminal(sys.stderr)):
         raise EdgeLLMError(
             "nothing was granted: nobody is there to ask",
             hint="run it on a terminal, or give --yes for somebody who has read the text",

@@ -77,8 +77,8 @@ class RouteOptions(SnapshotOptions):
         FailureWay | None,
         Option(
             "--on-failure",
-            help="When an answer breaks off: go on with its text here (resume-local), or wherever "
-            "that can be done (continue), begin anew (restart), or stop.",
+            help="When an answer breaks off: go on with its text, here first (resume-local), here "
+            "with an endpoint's text too (continue), begin anew (restart), or stop.",
         ),
     ] = None
     deadline: Annotated[

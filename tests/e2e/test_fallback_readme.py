@@ -106,17 +106,19 @@ def shell(tmp_path: Path, smollm2_gguf: Path) -> Callable[..., Ran]:
             done = subprocess.run(
                 ["sh", "-c", line],
                 stdin=terminal,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=terminal if typed else subprocess.PIPE,
                 text=True,
                 check=False,
                 timeout=DEADLINE_S,
                 cwd=tmp_path,
                 env=environ,
             )
+            shown = os.read(person, 1 << 16).decode() if typed else done.stderr
         finally:
             os.close(person)
             os.close(terminal)
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return Ran(done.returncode, done.stdout, shown)
 
     return run
 
@@ -150,6 +152,7 @@ def test_four_lines_turn_the_endpoint_on(shell, far: Far, edgellm_home: Path) ->
         typed = "y\n" if "consent" in line else ""
         done = shell(line.replace("127.0.0.1:8080", f"127.0.0.1:{far.port}"), typed)
         assert done.code == 0, done.err
+    assert f"edgellm may send to http://127.0.0.1:{far.port}, model smollm2:" in done.err
     done = shell(limited(command))
     assert (done.code, done.out) == (0, f"{FAR}\n"), done.err
     assert done.told == [told]

@@ -33,7 +33,15 @@ def load() -> LLM:
         snapshot=edgellm.Tier.OFF,
         snapshot_key=lambda: bytes(32),
         mode="offline",
+        endpoint=edgellm.Endpoint("https://api.example.com/v1", "m", usd_per_mtok_in=1),
+        endpoint_model="m",
+        budget=edgellm.Budget(usd_per_day=0.5),
+        api_key=lambda: None,
         isolation="none",
+        on_failure="restart",
+        deadline_s=2.5,
+        force=True,
+        app="editor",
     )
 
 
@@ -53,6 +61,7 @@ def stream(llm: LLM) -> str:
             n_tokens: int = event.usage.reused_tokens
             ttft_ms: float = event.timings.ttft_ms
             said += f"{n_tokens} {ttft_ms} {event.snapshot.reason} {event.seed}"
+            said += "" if event.cloud is None else f"{event.cloud.usd} {event.audit_id}"
     return said
 
 

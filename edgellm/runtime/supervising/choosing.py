@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from edgellm.core import Warn
+from edgellm.core import Mode, Warn
 from edgellm.errors import EdgeLLMError, EngineFailed
 from edgellm.policy.bars import OPEN_MODES
 from edgellm.policy.route import RouteFacts, decide, taints
@@ -91,18 +91,23 @@ class Chooser:
         *,
         is_private: bool = False,
     ) -> RouteFacts:
-        there, options = self._there, self._options
+        options, resting = self._options, self._resting.state()
         is_private = is_private or taints(turn.request.messages)
-        asks = there is not None and not is_private
+        stays = failure is None and local == "ready" and resting != "open"
+        is_idle = is_private or (stays and options.mode is not Mode.PREFER_CLOUD)
+        there = None if is_idle else self._there
+        consent = "none" if there is None else there.consent_state()
+        # Counting what a request may cost needs the client and its key: not before there is a leave.
+        asked = there if consent == "valid" else None
         return RouteFacts(
             mode=options.mode,
             trigger=None if failure is None else failure.trigger,
             local=local,
-            endpoint=there.endpoint if there is not None else None,
-            consent=there.consent_state() if there is not None and asks else "none",
-            budget=there.budget_state(turn) if there is not None and asks else "enough",
-            local_breaker=self._resting.state(),
-            cloud_breaker=there.breaker_state() if there is not None and asks else "closed",
+            endpoint=None if self._there is None else self._there.endpoint,
+            consent=consent,
+            budget="enough" if asked is None else asked.budget_state(turn),
+            local_breaker=resting,
+            cloud_breaker="closed" if asked is None else asked.breaker_state(),
             is_private=is_private,
             n_shown=turn.n_shown,
             on_failure=options.on_failure,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ from edgellm.runtime.books.consents import ConsentBook
 URL = "http://127.0.0.1:8080/v1"
 ORIGIN = "http://127.0.0.1:8080"
 HERE = ("--endpoint", URL, "--endpoint-model", "m")
+
+
+@pytest.fixture(autouse=True)
+def screen(monkeypatch) -> None:
+    """Let stderr be a terminal: whoever says yes must have seen the text."""
+    monkeypatch.setattr("edgellm.cli.streams.is_terminal", lambda stream: stream is sys.stderr)
 
 
 def state(home: Path, app: str = "edgellm", origin: str = ORIGIN, model: str = "m") -> str:
@@ -50,6 +57,15 @@ def test_off_a_terminal_nothing_is_granted_without_yes(cli: Any, edgellm_home: P
     result = cli("consent", "grant", *HERE, "--yes")
     assert (result.code, state(edgellm_home)) == (0, "valid")
     assert "may send to" in result.err
+
+
+def test_who_has_not_seen_the_text_cannot_say_yes(
+    cli: Any, edgellm_home: Path, monkeypatch
+) -> None:
+    """Where stderr goes to a file, typing yes grants nothing."""
+    monkeypatch.setattr("edgellm.cli.streams.is_terminal", lambda _: False)
+    result = cli("consent", "grant", *HERE, stdin=b"y\n", terminal=True)
+    assert (result.code, result.out, edgellm_home.exists()) == (1, "", False)
 
 
 def test_what_is_granted_is_what_was_asked_for(cli: Any, edgellm_home: Path) -> None:

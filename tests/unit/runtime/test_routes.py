@@ -11,7 +11,7 @@ import pytest
 import edgellm
 from edgellm.config import config_path, set_value
 from edgellm.core import Mode
-from edgellm.errors import NoRoute, UsageError
+from edgellm.errors import ModelNotFound, NoRoute, UsageError
 from edgellm.routing import Budget, Endpoint
 from edgellm.runtime.routes import RouteWishes, with_routes
 from edgellm.runtime.session import CloudOptions, SessionOptions
@@ -203,3 +203,19 @@ def test_load_takes_the_same_words(tmp_path: Path) -> None:
     with pytest.raises(NoRoute) as caught:
         edgellm.load(missing, mode="prefer-local", endpoint=URL, endpoint_model="m")
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("mode", ["offline", "private", "prefer-local", "prefer-cloud"])
+def test_no_key_is_looked_up_without_a_leave(tmp_path: Path, mode: str) -> None:
+    """Not in a closed mode, and not in an open one before the user has consented."""
+    asked: list[str] = []
+
+    def key() -> str:
+        asked.append(mode)
+        return "sk-1"
+
+    with pytest.raises((ModelNotFound, NoRoute)):
+        edgellm.load(
+            tmp_path / "none.gguf", mode=mode, endpoint=URL, endpoint_model="m", api_key=key
+        )
+    assert asked == []
