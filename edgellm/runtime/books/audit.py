@@ -76,7 +76,7 @@ class AuditLog:
 
         Raises:
             RecordsDamaged: the log is not what was written.
-            DoesNotFit: the disk is full.
+            RecordsUnavailable: it cannot be written, or the disk is full.
         """
         with self._records.locked(BOOK):
             key, head = self._open()
@@ -121,9 +121,10 @@ class AuditLog:
             there = [name for name in names if os.path.lexists(self._records.path / name)]
             if not there:
                 return None
-            aside.mkdir(mode=PRIVATE_DIR_MODE)
-            for name in there:
-                (self._records.path / name).rename(aside / name)
+            with self._records.reaching():
+                aside.mkdir(mode=PRIVATE_DIR_MODE)
+                for name in there:
+                    (self._records.path / name).rename(aside / name)
             return aside
 
     def _open(self) -> tuple[bytes, Head]:
@@ -140,7 +141,8 @@ class AuditLog:
         key, head = state
         head, n_torn = self._caught_up(key, head)
         if n_torn:  # of a record that nobody was told of
-            os.truncate(self.path, head.n_bytes)
+            with self._records.reaching():
+                os.truncate(self.path, head.n_bytes)
         return key, head
 
     def _state(self) -> tuple[bytes, Head] | None:

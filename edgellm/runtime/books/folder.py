@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from edgellm.errors import EdgeLLMError, RecordsDamaged, RecordsUnavailable
+from edgellm.errors import DoesNotFit, EdgeLLMError, RecordsDamaged, RecordsUnavailable
 from edgellm.fileio import (
     PRIVATE_DIR_MODE,
     PRIVATE_FILE_MODE,
@@ -68,6 +68,10 @@ class Records:
         """Turn what the system says of a place that cannot be had into our word for it."""
         try:
             yield
+        except DoesNotFit as err:  # of a disk: nothing that has to do with memory follows from it
+            raise RecordsUnavailable(
+                f"the records cannot be kept: {err.message}", path=self.path, hint=err.hint
+            ) from err
         except OSError as err:
             raise RecordsUnavailable(
                 f"the records cannot be kept: {err.strerror or err}",
@@ -84,23 +88,29 @@ class Records:
             RecordsUnavailable: the folder cannot be written to.
         """
         self.make()
+        path = self.path / f"{book}.lock"
+        end_s, pause_s = time.monotonic() + self._wait_s, _FIRST_WAIT_S
+        while True:
+            fd = self._opened(path)
+            try:
+                if self._locks(fd) and _leads_to(path, fd):
+                    yield
+                    return
+            finally:
+                os.close(fd)  # which gives the lock back
+            if time.monotonic() > end_s:
+                raise EdgeLLMError(
+                    f"another process has held the {book} for {self._wait_s:g} s",
+                    path=self.path,
+                    hint="look for a suspended edgellm process",
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
+
+    def _opened(self, path: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         with self.reaching():
-            fd = os.open(self.path / f"{book}.lock", flags, PRIVATE_FILE_MODE)
-        try:
-            end_s, pause_s = time.monotonic() + self._wait_s, _FIRST_WAIT_S
-            while not self._locks(fd):
-                if time.monotonic() > end_s:
-                    raise EdgeLLMError(
-                        f"another process has held the {book} for {self._wait_s:g} s",
-                        path=self.path,
-                        hint="look for a suspended edgellm process",
-                    )
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
-            yield
-        finally:
-            os.close(fd)  # which gives the lock back
+            return os.open(path, flags, PRIVATE_FILE_MODE)
 
     def _locks(self, fd: int) -> bool:
         """Lock an open file if nobody has it.
@@ -162,8 +172,7 @@ class Records:
         """Replace a file whole.
 
         Raises:
-            DoesNotFit: the disk is full.
-            RecordsUnavailable: it cannot be written.
+            RecordsUnavailable: it cannot be written, or the disk is full.
         """
         self.make()
         with self.reaching():
@@ -173,9 +182,17 @@ class Records:
         """Replace a file with an object, in a form that people can read.
 
         Raises:
-            DoesNotFit: the disk is full.
+            RecordsUnavailable: it cannot be written, or the disk is full.
         """
         self.write(name, json.dumps(value, indent=1, sort_keys=True).encode() + b"\n")
+
+
+def _leads_to(path: Path, fd: int) -> bool:
+    """Return whether a name still leads to an open file: a lock on one that was removed is none."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
 
 
 def _ask(fd: int, answers: list[bool | OSError]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edgellm.errors import DoesNotFit, EdgeLLMError, RecordsDamaged, RecordsUnavailable
+from edgellm.errors import EdgeLLMError, RecordsDamaged, RecordsUnavailable
 from edgellm.routing import CloudUse
 from edgellm.runtime.books import audit
 from edgellm.runtime.books.audit import HEAD_NAME, KEY_NAME, LOG_NAME, AuditLog
@@ -223,11 +224,31 @@ def test_a_full_disk_is_said_and_heals(log: AuditLog, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(audit.os, "write", full)
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(RecordsUnavailable, match="full"):
         log.append(SENT)
     monkeypatch.undo()
     written(log, 1)
     assert 2 == log.verify()
+
+
+def test_a_lock_that_is_removed_lets_nobody_in_beside(log: AuditLog, records: Path) -> None:
+    """Whoever opened the lock file before somebody swept it away takes the new one."""
+    done = threading.Event()
+
+    def append() -> None:
+        log.append(SENT)
+        done.set()
+
+    other = threading.Thread(target=append)
+    with contextlib.ExitStack() as new:
+        with Records(records.parent).locked("audit"):
+            other.start()
+            assert not done.wait(0.1)  # it has the old file open by now
+            (records / "audit.lock").unlink()
+            new.enter_context(Records(records.parent).locked("audit"))
+        assert not done.wait(0.1)
+    other.join()
+    assert log.verify() == 1
 
 
 def test_a_damaged_log_can_be_put_aside(log: AuditLog, records: Path) -> None:
