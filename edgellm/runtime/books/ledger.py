@@ -1,8 +1,9 @@
 """The ledger of what endpoints cost: put aside before a byte is sent, settled afterwards.
 
 One SQLite file, each step one transaction that no other can come between, so any number of processes
-together stay within the budget. What was put aside and never settled (a crash) counts as spent. A
-file that is empty, foreign or damaged is refused: its sums would be too small.
+together stay within the budget. What was put aside and never settled (a crash) counts as spent, and a
+clock that was set back begins no day anew. A file that is empty, foreign or damaged is refused: its
+sums would be too small.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import DoesNotFit, EdgeLLMError, NoRoute, RecordsDamaged, RecordsUnavailable
+from edgellm.errors import EdgeLLMError, NoRoute, RecordsDamaged, RecordsUnavailable
 from edgellm.fileio import PRIVATE_FILE_MODE
 from edgellm.policy.budget import Amount, Prices, Reservation, allowance, cost
 from edgellm.runtime.books.folder import LOCK_WAIT_S, Records
@@ -53,7 +54,11 @@ PRAGMA user_version = {_VERSION};
 """
 _SUM: Final = "SELECT TOTAL(micro_usd), TOTAL(tokens), TOTAL(n_bytes) FROM taken WHERE day = ?"
 _BUSY: Final = ("locked", "busy")
-_UNREACHABLE: Final = ("readonly", "unable to open")
+_UNREACHABLE: Final = ("readonly", "unable to open", "disk I/O", "full")
+_MOST: Final = 1 << 53
+"""Of anything in one row: a count beyond it is nobody's bill, and SQLite could not add it up."""
+_LONGEST_SET_BACK_S: Final = 31 * 24 * 3600
+"""A clock that was further ahead was wrong; its day would otherwise be the current one for years."""
 
 
 class BudgetExceeded(NoRoute):
@@ -92,8 +97,9 @@ class Taken:
 class Ledger:
     """The ledger below one `EDGELLM_HOME`.
 
-    All methods raise `RecordsDamaged` for a file that is not what was written, `DoesNotFit` on a
-    full disk, and `EdgeLLMError` where another process holds the file for too long.
+    All methods raise `RecordsDamaged` for a file that is not what was written, `RecordsUnavailable`
+    where it cannot be kept (a full disk, say), and `EdgeLLMError` where another process holds it for
+    too long.
 
     Args:
         home: the folder.
@@ -113,9 +119,10 @@ class Ledger:
         """
         name = secrets.token_hex(8)
         prices = (need.prices.prompt, need.prices.answer) if need.prices else (None, None)
-        most = (need.most.micro_usd, need.most.tokens, need.most.n_bytes)
+        amount = need.most
+        most = (min(n, _MOST) for n in (amount.micro_usd, amount.tokens, amount.n_bytes))
         with self._transaction() as db:
-            day = self._day()
+            day = self._day(db)
             allowed = allowance(need, limits, _sum(db, day), _sum(db, day, app))
             if allowed.state != "enough":
                 raise BudgetExceeded(allowed)
@@ -149,6 +156,7 @@ class Ledger:
                 tokens = use.prompt_tokens + use.completion_tokens
                 counts = (use.prompt_tokens, use.completion_tokens)
                 micro_usd = 0 if None in prices else cost(Prices(*prices), *counts)
+            tokens, micro_usd = min(tokens, _MOST), min(micro_usd, _MOST)
             db.execute(
                 "UPDATE taken SET is_settled = 1, micro_usd = ?, tokens = ?, n_bytes = ?"
                 " WHERE id = ?",
@@ -172,7 +180,7 @@ class Ledger:
         if not self._is_there():
             return Amount()
         with self._open() as db:
-            return _sum(db, self._day(), app)
+            return _sum(db, self._day(db), app)
 
     def totals(self, day: str | None = None) -> tuple[Taken, ...]:
         """Return what was taken, the newest day first; of one day, or of all.
@@ -185,13 +193,13 @@ class Ledger:
         where, given = ("", ()) if day is None else ("WHERE day = ?", (day,))
         with self._open() as db:
             rows = db.execute(
-                "SELECT day, app, origin, model, SUM(micro_usd), SUM(tokens), SUM(n_bytes),"  # noqa: S608  # `where` is one of the two above
+                "SELECT day, app, origin, model, TOTAL(micro_usd), TOTAL(tokens), TOTAL(n_bytes),"  # noqa: S608  # `where` is one of the two above
                 f" COUNT(*), SUM(1 - is_settled) FROM taken {where}"
                 " GROUP BY day, app, origin, model ORDER BY day DESC, app, origin, model",
                 given,
             ).fetchall()
         return tuple(
-            Taken(day, app, origin, model, Amount(*amount), n_requests, n_open)
+            Taken(day, app, origin, model, Amount(*map(int, amount)), n_requests, n_open)
             for day, app, origin, model, *amount, n_requests, n_open in rows
         )
 
@@ -203,8 +211,12 @@ class Ledger:
                 if found != "ok":
                     raise self._damaged(str(found))
 
-    def _day(self) -> str:
-        return time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
+    def _day(self, db: sqlite3.Connection) -> str:
+        """Return the day that is booked on: the newest one, where the clock was set back since."""
+        now_s = self._clock()
+        latest = _day_of(now_s + _LONGEST_SET_BACK_S)
+        found = db.execute("SELECT MAX(day) FROM taken WHERE day <= ?", (latest,)).fetchone()[0]
+        return max(_day_of(now_s), found or "")
 
     def _is_there(self) -> bool:
         """Return whether there is a ledger; one that was there and is gone is damage."""
@@ -224,7 +236,8 @@ class Ledger:
             try:
                 yield db
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:  # a full disk may have ended it
+                    db.execute("ROLLBACK")
                 raise
             db.execute("COMMIT")
 
@@ -278,13 +291,17 @@ class Ledger:
                     path=self.path,
                     hint="export EDGELLM_HOME=/some/folder that you may write to",
                 ) from err
-            if "full" in said:
-                raise DoesNotFit("the disk is full", path=self.path) from err
             raise self._damaged(said) from err
+        except OverflowError as err:
+            raise self._damaged("an amount is out of range") from err
 
     def _damaged(self, message: str) -> RecordsDamaged:
         hint = "move it away; the day's spending is then not known, so lower the budget for today"
         return RecordsDamaged(f"the ledger: {message}", path=self.path, hint=hint)
+
+
+def _day_of(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(at_s))
 
 
 def _sum(db: sqlite3.Connection, day: str, app: str | None = None) -> Amount:

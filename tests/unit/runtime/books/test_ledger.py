@@ -8,6 +8,7 @@ import stat
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +16,11 @@ from hypothesis import strategies as st
 
 from edgellm.errors import (
     EXIT_NO_ROUTE,
-    DoesNotFit,
     EdgeLLMError,
     RecordsDamaged,
     RecordsUnavailable,
 )
-from edgellm.policy.budget import Amount, Limits, limits_of, need_of
+from edgellm.policy.budget import Amount, Limits, Prices, limits_of, need_of
 from edgellm.routing import Budget, CloudUse, Endpoint
 from edgellm.runtime.books import ledger as module
 from edgellm.runtime.books.ledger import FILE_NAME, BudgetExceeded, Ledger
@@ -183,12 +183,74 @@ def test_a_ledger_that_is_held_is_an_error(ledger: Ledger, monkeypatch: pytest.M
     other.close()
 
 
-def test_a_full_disk_is_said(ledger: Ledger) -> None:
+def test_a_full_disk_is_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no damage, though SQLite ends the transaction by itself; nothing is booked."""
+    ledger.reserve(NEED, Limits(), "app")
+    connect = sqlite3.connect
+
+    def full(*args: Any, **settings: Any) -> sqlite3.Connection:
+        db: sqlite3.Connection = connect(*args, **settings)
+        db.execute("PRAGMA max_page_count = 1")
+        return db
+
+    monkeypatch.setattr(module.sqlite3, "connect", full)
+    with pytest.raises(RecordsUnavailable, match="full"):
+        for _ in range(200):
+            ledger.reserve(replace(NEED, model="m" * 200), Limits(), "app")
+    monkeypatch.undo()
+    ledger.check()
+
+
+@pytest.mark.parametrize("said", ["attempt to write a readonly database", "disk I/O error"])
+def test_a_place_that_cannot_be_reached_is_no_damage(ledger: Ledger, said: str) -> None:
     """SQLite's word for it becomes ours."""
-    with pytest.raises(DoesNotFit), ledger._mapped():
-        raise sqlite3.OperationalError("database or disk is full")
     with pytest.raises(RecordsUnavailable, match="EDGELLM_HOME"), ledger._mapped():
-        raise sqlite3.OperationalError("attempt to write a readonly database")
+        raise sqlite3.OperationalError(said)
+
+
+def test_absurd_counts_can_be_added_up(ledger: Ledger) -> None:
+    """No server's count makes the sums fail, and the day is used up by it."""
+    dear = replace(NEED, prices=Prices(10**12, 10**12))
+    for _ in range(3):
+        use = replace(USE, prompt_tokens=1 << 62, completion_tokens=1 << 62)
+        ledger.settle(ledger.reserve(dear, Limits(), "app"), use)
+    assert ledger.today().micro_usd == ledger.totals()[0].amount.micro_usd == 3 << 53
+    huge = need_of(ENDPOINT, 700, 1 << 62)
+    assert ledger.reserve(huge, Limits(), "app").most == huge.most
+
+
+def test_an_amount_that_is_no_number_is_damage(ledger: Ledger) -> None:
+    """Somebody wrote infinity into the file: its sum is not guessed."""
+    ledger.reserve(NEED, Limits(), "app")
+    with contextlib.closing(sqlite3.connect(ledger.path)) as db:
+        db.execute("UPDATE taken SET micro_usd = 9e999")
+        db.commit()
+    with pytest.raises(RecordsDamaged):
+        ledger.today()
+
+
+@pytest.mark.parametrize("days", [1, 30])
+def test_a_clock_that_was_set_back_begins_no_day_anew(
+    ledger: Ledger, clock: Clock, days: int
+) -> None:
+    """What was left of an earlier day is not there to be spent once more."""
+    limits = Limits(micro_usd_per_day=1500)
+    ledger.reserve(NEED, limits, "app")
+    clock.now_s -= days * DAY_S
+    with pytest.raises(BudgetExceeded):
+        ledger.reserve(NEED, limits, "app")
+    assert NEED.most == ledger.today()
+
+
+def test_a_clock_that_was_far_ahead_does_not_stop_the_days(ledger: Ledger, clock: Clock) -> None:
+    """A machine that once believed in another year has a budget again."""
+    limits = Limits(micro_usd_per_day=1500)
+    clock.now_s += 400 * DAY_S
+    ledger.reserve(NEED, limits, "app")
+    clock.now_s -= 400 * DAY_S
+    ledger.reserve(NEED, limits, "app")
+    clock.now_s += DAY_S
+    assert Amount() == ledger.today()
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
