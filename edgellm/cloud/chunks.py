@@ -33,7 +33,8 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
-_MAX_COUNT: Final = 1 << 53
+_MAX_COUNT: Final = 1 << 31
+"""More tokens than the bytes of any request and answer could hold are no count."""
 
 
 @dataclass(frozen=True, slots=True)

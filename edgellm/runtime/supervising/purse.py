@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from edgellm.routing import Budget, Endpoint
 
 _CHARS_PER_TOKEN = 4
+_MOST_CHARS_PER_TOKEN = 128
+"""No vocabulary has longer tokens: a count that would need them is not believed."""
 
 
 class Purse:
@@ -94,7 +96,12 @@ class Purse:
             end: the answer's end with the endpoint's counts, None where there was none.
             n_chars: length of what came, for a guess where there are no counts.
         """
-        counted = end is not None and end.prompt_tokens is not None
+        counted = (
+            end is not None
+            and bool(end.prompt_tokens)
+            and end.completion_tokens is not None
+            and n_chars <= end.completion_tokens * _MOST_CHARS_PER_TOKEN
+        )
         use = CloudUse(
             origin=self.origin,
             model=self._endpoint.model,
