@@ -203,7 +203,7 @@ class TextPrinter:
         if event.discard_from_seq is not None and begun:
             write_out("\n")
             self._last = "\n"
-        elif begun and streams.is_terminal(sys.stderr):
+        elif begun and streams.same_place(sys.stdout, sys.stderr):
             write_err("\n")
         labelled("switch", switch_text(event, begun=bool(self._last)))
 

@@ -52,6 +52,18 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
+def same_place(first: TextIO | None, second: TextIO | None) -> bool:
+    """Return whether two streams lead to one terminal, pipe or file, so that their texts mix."""
+    try:
+        return (
+            first is not None
+            and second is not None
+            and os.path.sameopenfile(first.fileno(), second.fileno())
+        )
+    except (OSError, ValueError):
+        return False
+
+
 def can_rewrite(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether a line of a stream can be rewritten in place, which `TERM=dumb` denies."""
     return is_terminal(stream) and environ.get("TERM") != _DUMB

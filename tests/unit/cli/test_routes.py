@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,15 @@ def test_an_answer_that_an_endpoint_cut_is_said(cli: Any, fake_model: Callable[.
     model = fake_model(route="cloud", finish="length")
     assert "cut by the endpoint" in cli("run", model, "hi").err
     assert cli("run", model, "hi", "-n", "2").err == ""
+
+
+def test_a_switch_has_a_line_of_its_own_where_both_streams_are_one(
+    fake_process: Callable[..., Any], fake_model: Callable[..., Path]
+) -> None:
+    """In a log of stdout and stderr, too, as on a terminal; in two files nothing is added."""
+    model = fake_model(pieces=["One ", "two"], switch=OUT)
+    both, _ = fake_process("run", model, "hi", stderr=subprocess.STDOUT).communicate()
+    told = b"switch: the answer goes on at the endpoint: memory ran out\n"
+    assert both.replace(b"\r", b"") == b"One \n" + told + b"two\n"
+    out, err = fake_process("run", model, "hi").communicate()
+    assert (out, err) == (b"One two\n", told)
