@@ -132,6 +132,16 @@ CLOUD_BARS: Final = (
         "`edgellm config set endpoint.url` and `endpoint.model`",
         lambda f: f.endpoint is None,
     ),
+    Bar(
+        "no record of it can be kept",
+        "export EDGELLM_HOME=/some/folder that you may write to",
+        lambda f: not f.has_records,
+    ),
+    Bar(
+        "its key or address cannot be used",
+        "check EDGELLM_API_KEY, the keyring and endpoint.url",
+        lambda f: not f.is_usable,
+    ),
     Bar("nobody consented", "`edgellm consent grant`", lambda f: f.consent == "none"),
     Bar("the consent has expired", "`edgellm consent grant`", lambda f: f.consent == "expired"),
     Bar(

@@ -82,6 +82,8 @@ class RouteFacts:
         deadline_set: whether the caller named a time; pressure alone sends nothing out.
         tool_call_shown: whether the caller has seen a tool call, and may have acted on it.
         local_continues: whether this machine can go on with a text that an endpoint began.
+        has_records: whether what is sent can be written down.
+        is_usable: whether the endpoint's key and address can be used at all.
     """
 
     mode: Mode = Mode.PRIVATE
@@ -99,6 +101,8 @@ class RouteFacts:
     deadline_set: bool = False
     tool_call_shown: bool = False
     local_continues: bool = False
+    has_records: bool = True
+    is_usable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

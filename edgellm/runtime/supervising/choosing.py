@@ -5,10 +5,11 @@ In a mode that keeps prompts here no book of endpoints is opened, so none of the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Mode, Warn
-from edgellm.errors import EdgeLLMError, EngineFailed
+from edgellm.errors import EdgeLLMError, EndpointError, EngineFailed, RecordsUnavailable
 from edgellm.policy.bars import OPEN_MODES
 from edgellm.policy.route import RouteFacts, decide, taints
 from edgellm.routing import Trigger
@@ -95,23 +96,36 @@ class Chooser:
         is_private = is_private or taints(turn.request.messages)
         stays = failure is None and local == "ready" and resting != "open"
         is_idle = is_private or (stays and options.mode is not Mode.PREFER_CLOUD)
-        there = None if is_idle else self._there
-        consent = "none" if there is None else there.consent_state()
-        # Counting what a request may cost needs the client and its key: not before there is a leave.
-        asked = there if consent == "valid" else None
-        return RouteFacts(
+        facts = RouteFacts(
             mode=options.mode,
             trigger=None if failure is None else failure.trigger,
             local=local,
             endpoint=None if self._there is None else self._there.endpoint,
-            consent=consent,
-            budget="enough" if asked is None else asked.budget_state(turn),
             local_breaker=resting,
-            cloud_breaker="closed" if asked is None else asked.breaker_state(),
             is_private=is_private,
             n_shown=turn.n_shown,
             on_failure=options.on_failure,
             has_switched=turn.has_switched,
             deadline_set=options.deadline_s is not None,
             tool_call_shown=turn.tool_call_shown,
+            has_records=not turn.is_unrecorded,
         )
+        if self._there is None or is_idle or turn.is_unrecorded:
+            return facts
+        return _asked(facts, self._there, turn)
+
+
+def _asked(facts: RouteFacts, there: There, turn: Turn) -> RouteFacts:
+    """Return the facts with those of the endpoint; what is wrong with it closes that route alone."""
+    try:
+        facts = replace(facts, consent=there.consent_state())
+        # Counting what a request may cost needs the client and its key: not before there is a leave.
+        if facts.consent == "valid":
+            budget = there.budget_state(turn)
+            facts = replace(facts, budget=budget, cloud_breaker=there.breaker_state())
+    except RecordsUnavailable:
+        return replace(facts, has_records=False)
+    except EndpointError as err:
+        turn.warn_once(str(err))
+        return replace(facts, is_usable=False)
+    return facts

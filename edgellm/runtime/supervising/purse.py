@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from edgellm.errors import NoRoute
+from edgellm.errors import NoRoute, RecordsUnavailable
 from edgellm.policy.budget import MICRO, limits_of, prices_of
 from edgellm.policy.consent import ALL_DATA, Wanted
 from edgellm.routing import CloudUse, origin_of
@@ -85,13 +86,10 @@ class Purse:
             raise NoRoute(f"another program is trying {self.origin} carefully", hint="ask again")
         return consent, self._ledger.reserve(need, self._limits(consent), self._app)
 
-    def settle(
-        self, reservation: Reservation, traffic: Traffic, end: CloudEnd | None, n_chars: int
-    ) -> CloudUse:
-        """Book what a request took, and return it.
+    def taken(self, traffic: Traffic, end: CloudEnd | None, n_chars: int) -> CloudUse:
+        """Return what a request took, its cost not known yet.
 
         Args:
-            reservation: what was put aside.
             traffic: bytes that moved.
             end: the answer's end with the endpoint's counts, None where there was none.
             n_chars: length of what came, for a guess where there are no counts.
@@ -102,7 +100,7 @@ class Purse:
             and end.completion_tokens is not None
             and n_chars <= end.completion_tokens * _MOST_CHARS_PER_TOKEN
         )
-        use = CloudUse(
+        return CloudUse(
             origin=self.origin,
             model=self._endpoint.model,
             prompt_tokens=(end.prompt_tokens if end else None)
@@ -114,7 +112,10 @@ class Purse:
             bytes_in=traffic.bytes_in,
             estimated=not counted,
         )
-        if not traffic.bytes_out:
+
+    def settle(self, reservation: Reservation, use: CloudUse) -> CloudUse:
+        """Book what a request took in place of what was put aside; return it with its cost."""
+        if not use.bytes_out:
             self._ledger.release(reservation)
             return dataclasses.replace(use, usd=0.0)
         micro_usd = self._ledger.settle(reservation, use)
@@ -123,13 +124,15 @@ class Purse:
 
     def answered(self) -> None:
         """Note a whole answer."""
-        self._breakers.note_answer(self.origin)
+        with suppress(RecordsUnavailable):  # it stands all the same
+            self._breakers.note_answer(self.origin)
 
     def failed(self, error: EndpointError) -> None:
         """Note a failure of the endpoint."""
-        self._breakers.note_failure(
-            self.origin, error.kind, settings=self.settings, retry_after_s=error.retry_after_s
-        )
+        with suppress(RecordsUnavailable):  # the failure itself is what counts
+            self._breakers.note_failure(
+                self.origin, error.kind, settings=self.settings, retry_after_s=error.retry_after_s
+            )
 
     def _limits(self, consent: Consent | None) -> Limits:
         return limits_of(self._budget, consent.max_micro_usd_per_day if consent else None)

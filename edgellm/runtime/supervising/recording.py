@@ -1,19 +1,18 @@
 """Recorder: what is written down of answers: one audit record each, and how this machine fared.
 
 The record is on the disk before `Done` is handed out. An answer that failed, was refused or was given up
-has one as well. Only where `EDGELLM_HOME` cannot be written at all, and nothing may leave this machine, is
-an answer made without one, and says so.
+has one as well. Only where none can be written (a read-only home, a full disk) is an answer of this machine
+made without one, and says so; then nothing leaves it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from edgellm.errors import EdgeLLMError, RecordsUnavailable
-from edgellm.policy.bars import OPEN_MODES
 from edgellm.runtime.books.audit import AuditLog
 from edgellm.runtime.books.record import AuditRecord
 
@@ -48,7 +47,8 @@ class Recorder:
         """See to it that a turn has its record, whatever ends it.
 
         Raises:
-            RecordsDamaged, RecordsUnavailable: none can be written; then nothing is answered.
+            RecordsDamaged: the log is not what was written; then nothing is answered.
+            RecordsUnavailable: the disk became full when something had been sent.
         """
         self._ready(turn)
         finish = "given_up"
@@ -65,10 +65,7 @@ class Recorder:
         try:
             self._log.ready()
         except RecordsUnavailable as err:
-            if self._options.mode in OPEN_MODES:
-                raise
-            turn.is_unrecorded = True
-            turn.warnings.append(f"this answer is not in the audit log: {err}")
+            _leave_out(turn, err)
 
     def finished(self, turn: Turn, done: Done) -> Done:
         """Write down an answer, and return its end as the caller gets it."""
@@ -89,8 +86,7 @@ class Recorder:
     def failed(self, failure: RouteFailed) -> None:
         """Note that a route failed."""
         if failure.is_death_for_memory:
-            with suppress(RecordsUnavailable):  # the failure itself is what counts
-                self._resting.note_death()
+            self._resting.note_death()
 
     def _append(self, turn: Turn, finish: str, *, has_answer: bool) -> None:
         if turn.is_unrecorded:
@@ -116,8 +112,19 @@ class Recorder:
             reservation_id=turn.reservation_id,
         )
         turn.is_unrecorded = True  # until it is there; a second try would fail as well
-        turn.audit_id = self._log.append(record, _prompt_bytes(turn))
-        turn.is_unrecorded = False
+        try:
+            turn.audit_id = self._log.append(record, _prompt_bytes(turn))
+        except RecordsUnavailable as err:
+            if turn.cloud is not None:
+                raise
+            _leave_out(turn, err)
+        else:
+            turn.is_unrecorded = False
+
+
+def _leave_out(turn: Turn, err: RecordsUnavailable) -> None:
+    turn.is_unrecorded = True
+    turn.warnings.append(f"this answer is not in the audit log: {err}")
 
 
 def _prompt_bytes(turn: Turn) -> bytes:

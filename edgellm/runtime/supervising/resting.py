@@ -6,8 +6,10 @@ Only deaths and refusals for want of memory count. A worker that lives has shown
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from edgellm.errors import RecordsUnavailable
 from edgellm.runtime.books.breakers import BreakerBook, local_key
 
 if TYPE_CHECKING:
@@ -33,9 +35,17 @@ class Resting:
     def state(self) -> BreakerState:
         """Return its state; where it rests, free memory is looked at, which may end that.
 
+        Where no book can be kept there is no rest: it could not end.
+
         Raises:
             RecordsDamaged: the book is not what was written.
         """
+        try:
+            return self._state()
+        except RecordsUnavailable:
+            return "closed"
+
+    def _state(self) -> BreakerState:
         state = self._book.local_state(self._key)
         if state == "open" and self._place.is_alive:
             return "closed"
@@ -46,12 +56,14 @@ class Resting:
         )
 
     def note_death(self) -> None:
-        """Note that memory ran out."""
-        self._book.note_death(self._key)
+        """Note that memory ran out, where that can be kept."""
+        with suppress(RecordsUnavailable):
+            self._book.note_death(self._key)
 
     def note_success(self) -> None:
         """Note that an answer was made after the rest: all is well again."""
-        self._book.note_warm_up(self._key)
+        with suppress(RecordsUnavailable):
+            self._book.note_warm_up(self._key)
 
 
 def _file_key(path: Path) -> str:

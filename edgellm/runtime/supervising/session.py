@@ -122,11 +122,18 @@ class Supervisor:
             closing(self._events(turn)) as events,
         ):
             for event in events:
-                yield self._recorder.finished(turn, event) if isinstance(event, Done) else event
+                if not isinstance(event, Done):
+                    yield event
+                    continue
+                done = self._recorder.finished(turn, event)
+                yield from turn.told()
+                yield done
 
     def _events(self, turn: Turn) -> Generator[Event, None, None]:
         """Take one route after the other until one brings the answer to its end."""
-        turn.warnings, self._notes = [*turn.warnings, *self._notes], []
+        notes, self._notes = self._notes, []
+        for note in notes:
+            turn.warn_once(note)
         turn.failure = turn.first_failure = self._opening
         self._opening = None
         decision = self._chooser.decide(turn, turn.failure)

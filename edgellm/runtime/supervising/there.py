@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.cloud.events import CloudEnd, CloudReasoning, CloudToolCall, Traffic
 from edgellm.core import Done, Warn
-from edgellm.errors import EdgeLLMError, EndpointError, NoRoute
+from edgellm.errors import EdgeLLMError, EndpointError, NoRoute, RecordsUnavailable
 from edgellm.policy.budget import ANSWER_TOKENS, need_of
 from edgellm.policy.route import clear
 from edgellm.routing import Trigger
@@ -82,7 +82,7 @@ class There:
         while True:
             try:
                 yield from self._once(turn, decision, request, begun)
-            except NoRoute as err:  # what was open when it was decided is open no more
+            except (NoRoute, RecordsUnavailable) as err:  # open when it was decided, and no more
                 raise RouteFailed(err, Trigger.CLOUD_FAILED, "decode") from err
             except EndpointError as err:
                 self._purse.failed(err)
@@ -122,7 +122,8 @@ class There:
                         break
         finally:
             self._settle(turn, reservation, consent.consent_id, received)
-        self._purse.answered()
+        if received.finish_reason != "cancelled":  # which says nothing of the endpoint
+            self._purse.answered()
         yield from turn.told()
         if received.end is not None and received.end.note:
             yield Warn(received.end.note)
@@ -131,11 +132,11 @@ class There:
     def _settle(
         self, turn: Turn, reservation: Reservation, consent_id: str, received: _Received
     ) -> None:
+        use = self._purse.taken(received.traffic, received.end, received.n_chars)
         try:
-            use = self._purse.settle(reservation, received.traffic, received.end, received.n_chars)
+            use = self._purse.settle(reservation, use)
         except EdgeLLMError as err:  # what was put aside stays taken: nothing is overspent
             turn.warnings.append(f"the cost could not be booked: {err}")
-            return
         turn.bill(use, consent_id, reservation.reservation_id)
 
     def _need(self, request: Request, begun: str) -> Need:

@@ -73,6 +73,7 @@ class Turn:
         is_cancelled: whether the caller wants it to end.
         leaving: why this machine is to be left though it works, None while it need not.
         warnings: to be handed out with the next event.
+        noted: those that are said once only.
         failure: why the route taken last failed, None while none did.
         first_failure: why the first one did.
         decision: the last one made.
@@ -102,6 +103,7 @@ class Turn:
     is_cancelled: bool = False
     leaving: Trigger | None = None
     warnings: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
     failure: RouteFailed | None = None
     first_failure: RouteFailed | None = None
     decision: Decision | None = None
@@ -156,6 +158,12 @@ class Turn:
             self.first_s = perf_counter()
         self.texts.append(text)
         return Token(len(self.texts) - 1, text, self.route or "local")
+
+    def warn_once(self, text: str) -> None:
+        """Have something said that may come up again."""
+        if text not in self.noted:
+            self.noted.append(text)
+            self.warnings.append(text)
 
     def told(self) -> list[Event]:
         """Return the warnings that have come up, once."""

@@ -115,6 +115,15 @@ def check(facts: RouteFacts, decision: Decision) -> None:
         assert decision.action in ("start", "stop")
 
 
+@pytest.mark.parametrize("wrong", ["has_records", "is_usable"])
+@pytest.mark.parametrize("mode", OPEN)
+def test_what_cannot_be_written_down_or_asked_stays_here(mode: Mode, wrong: str) -> None:
+    """The endpoint alone is closed: this machine answers while it can."""
+    facts = replace(ON_ITS_WAY, mode=mode, **{wrong: False})
+    assert decide(facts).route == "local"
+    assert decide(replace(facts, local="exhausted")).route == "none"
+
+
 def test_g4_no_cloud_without_mode_consent_budget_and_for_no_private_text() -> None:
     """`decide` never returns `cloud` unless mode is prefer-*, consent valid, budget > 0, no private taint.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,12 @@ from edgellm.errors import (
     ModelNotFound,
     OutOfMemory,
     PromptTooLong,
+    RecordsUnavailable,
     UsageError,
     WorkerDied,
 )
 from edgellm.policy.ladder import Rung
+from edgellm.runtime.books.audit import AuditLog
 from edgellm.runtime.supervising import descent, place
 
 if TYPE_CHECKING:
@@ -268,14 +271,31 @@ def test_a_damaged_log_stops_answers(stage, kit) -> None:
     assert len(workers.started[0].journals) == 1
 
 
-def test_a_home_that_cannot_be_written_is_said(stage, kit, monkeypatch) -> None:
-    """A read-only folder takes no record: what stays here is answered, and says so each time."""
-    (stage.home).mkdir(parents=True, exist_ok=True)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_home_that_cannot_be_written_is_said(stage, kit, mode: Mode) -> None:
+    """A read-only folder takes no record: what is made here is answered, and says so each time."""
+    options = stage.cloud("http://127.0.0.1:9") | {"mode": mode}
+    shutil.rmtree(stage.home / "records")
     (stage.home / "records").write_text("no folder")
+    supervisor, _ = stage.open(**options)
+    for _ in range(2):
+        seen = kit.see(supervisor)
+        assert (seen.text, seen.done.audit_id, seen.done.route) == (WHOLE, "", "local")
+        assert "not in the audit log" in " ".join(warn.message for warn in seen.of(Warn))
+
+
+def test_a_disk_that_fills_up_meanwhile_costs_the_record_alone(stage, kit, monkeypatch) -> None:
+    """The text was shown, so its end is as well, with a warning before it."""
     supervisor, _ = stage.open()
+    kit.see(supervisor)
+
+    def full(*_: object) -> str:
+        raise RecordsUnavailable("the disk is full")
+
+    monkeypatch.setattr(AuditLog, "append", full)
     seen = kit.see(supervisor)
     assert (seen.text, seen.done.audit_id) == (WHOLE, "")
-    assert "not in the audit log" in seen.of(Warn)[0].message
+    assert "not in the audit log" in seen.of(Warn)[-1].message
 
 
 def test_private_mode_never_asks_for_the_books_of_endpoints(stage, kit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from edgellm.core import Done, Failure, Message, Mode, Request, Switch, Warn
-from edgellm.errors import EndpointError, NoRoute, OutOfMemory, WorkerDied
+from edgellm.errors import EdgeLLMError, EndpointError, NoRoute, OutOfMemory, WorkerDied
 from edgellm.routing import Budget
+from edgellm.runtime.books.ledger import Ledger
 
 WHOLE = "The answer comes in ten little words , so it is . "
 FAR = "From far away."
@@ -106,6 +108,49 @@ def test_g4_nothing_is_sent_where_a_rule_forbids_it(stage, kit, far, case: str) 
         supervisor.generate(request)
     assert not far.n_connections
     assert stage.records()[0].cloud is None
+
+
+@pytest.mark.parametrize("mode", [Mode.PREFER_LOCAL, Mode.PREFER_CLOUD])
+def test_nothing_is_sent_where_no_record_can_be_kept(stage, kit, far, mode: Mode) -> None:
+    """A consent that can be read is not enough: what leaves is written down, or does not leave."""
+    options = stage.cloud(far.url) | {"mode": mode}
+    (stage.home / "records" / "audit.lock").mkdir()
+    supervisor, _ = stage.open(kit.Life(0, kit.oom()), kit.Life(0, kit.oom()), **options)
+    with pytest.raises(OutOfMemory):
+        supervisor.generate(kit.ASKED)
+    assert not far.n_connections
+
+
+@pytest.mark.parametrize("mode", [Mode.PREFER_LOCAL, Mode.PREFER_CLOUD])
+def test_a_key_that_cannot_be_sent_closes_that_route_alone(stage, kit, far, mode: Mode) -> None:
+    """This machine answers, and the user is told once what is wrong with the key."""
+    options = stage.cloud(far.url) | {"mode": mode}
+    options["cloud"] = dataclasses.replace(options["cloud"], api_key="sk-1 sk-2")
+    supervisor, _ = stage.open(kit.Life(0, kit.oom()), kit.Life(), **options)
+    seen = kit.see(supervisor)
+    assert (seen.text, seen.done.route) == (WHOLE, "local")
+    assert not far.n_connections
+    said = [warn.message for warn in seen.of(Warn) if "no header can carry" in warn.message]
+    assert len(said) == 1
+    assert "sk-1" not in repr(seen)
+
+
+def test_what_left_is_in_the_record_though_it_could_not_be_booked(
+    stage, kit, far, monkeypatch
+) -> None:
+    """A ledger that fails in the middle: what was put aside stays, and the log says what was sent."""
+
+    def fails(*_: object) -> int:
+        raise EdgeLLMError("another process has held the ledger")
+
+    monkeypatch.setattr(Ledger, "settle", fails)
+    options = stage.cloud(far.url) | {"mode": Mode.PREFER_CLOUD}
+    seen = kit.see(stage.open(**options)[0])
+    assert seen.text == FAR
+    (record,) = stage.records()
+    assert record.cloud is not None
+    assert record.cloud.bytes_out == len(far.asked[0].body)
+    assert Ledger(stage.home).today().n_bytes >= record.cloud.bytes_out
 
 
 def test_preferring_a_route_that_is_not_there_is_said_once(stage, kit) -> None:

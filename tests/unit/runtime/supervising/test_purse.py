@@ -37,9 +37,8 @@ def test_what_is_not_counted_stays_put_aside(
 ) -> None:
     """Half a count, one of nothing, or one too low for the text that came settles for no less."""
     _, reservation = purse.put_aside(NEED)
-    use = purse.settle(
-        reservation, Traffic(690, 900), CloudEnd("stop", prompt, None, completion), 1000
-    )
+    end = CloudEnd("stop", prompt, None, completion)
+    use = purse.settle(reservation, purse.taken(Traffic(690, 900), end, 1000))
     assert use.estimated
     assert Ledger(edgellm_home).today().micro_usd == NEED.most.micro_usd
 
@@ -47,6 +46,7 @@ def test_what_is_not_counted_stays_put_aside(
 def test_whole_counts_are_booked(purse: Purse, edgellm_home: Path) -> None:
     """The bill takes the place of what was put aside."""
     _, reservation = purse.put_aside(NEED)
-    use = purse.settle(reservation, Traffic(690, 900), CloudEnd("stop", 200, None, 50), 1000)
+    end = CloudEnd("stop", 200, None, 50)
+    use = purse.settle(reservation, purse.taken(Traffic(690, 900), end, 1000))
     assert (use.estimated, use.usd) == (False, 300e-6)
     assert Ledger(edgellm_home).today().micro_usd == 300
