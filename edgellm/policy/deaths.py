@@ -20,6 +20,14 @@ from edgellm.errors import (
     PromptTooLong,
     WorkerDied,
 )
+from edgellm.policy.endings import (
+    SIGABRT,
+    SIGKILL,
+    SIGTERM,
+    described,
+    says_memory,
+    signal_of,
+)
 from edgellm.routing import Trigger
 
 if TYPE_CHECKING:
@@ -29,31 +37,6 @@ if TYPE_CHECKING:
 
 DeathKind = Literal["out_of_memory", "killed", "crashed", "cancelled"]
 
-_SIGABRT, _SIGKILL, _SIGTERM = 6, 9, 15
-_SIGNAL_NAMES: Final = {
-    4: "SIGILL",
-    _SIGABRT: "SIGABRT",
-    7: "SIGBUS",
-    8: "SIGFPE",
-    _SIGKILL: "SIGKILL",
-    10: "SIGBUS",  # of macOS
-    11: "SIGSEGV",
-    _SIGTERM: "SIGTERM",
-}
-# A shell, or a launcher, between the worker and us gives 128 and the signal's number.
-_SHELL_BASE: Final = 128
-# NTSTATUS values that Windows gives as exit codes, ntstatus.h.
-_NT_ERRORS: Final = range(0xC0000000, 0xD0000000)
-_NT_MEMORY: Final = {0xC0000017: "STATUS_NO_MEMORY", 0xC000012D: "STATUS_COMMITMENT_LIMIT"}
-_NT_ABORT: Final = 0xC0000409  # fail-fast: what abort() ends with, for any reason
-_NT_NAMES: Final = {
-    **_NT_MEMORY,
-    _NT_ABORT: "STATUS_STACK_BUFFER_OVERRUN",
-    0xC0000005: "STATUS_ACCESS_VIOLATION",
-    0xC000001D: "STATUS_ILLEGAL_INSTRUCTION",
-    0xC0000374: "STATUS_HEAP_CORRUPTION",
-    0xC000013A: "STATUS_CONTROL_C_EXIT",
-}
 FULL_PRESSURE_PERCENT: Final = 20.0
 LOW_MEMORY_BYTES: Final = 32 << 20
 _MAX_LOG_CHARS: Final = 8192
@@ -131,7 +114,7 @@ class Verdict:
 
 def classify(facts: DeathFacts) -> Verdict:
     """Say why a process ended."""
-    ending = _ending(facts.returncode)
+    ending = described(facts.returncode)
     if facts.raised:
         ending = f"{ending}, after {facts.raised[:_MAX_PHRASE]}"
     if facts.asked:
@@ -140,7 +123,7 @@ def classify(facts: DeathFacts) -> Verdict:
     if evidence:
         trigger = Trigger.LOAD_OOM if facts.phase in ("load", "context") else Trigger.WORKER_DIED
         return Verdict("out_of_memory", trigger, (ending, *evidence), may_restart=True)
-    if _signal(facts.returncode) in (_SIGKILL, _SIGTERM):
+    if signal_of(facts.returncode) in (SIGKILL, SIGTERM):
         return Verdict("killed", Trigger.WORKER_KILLED, (ending,), may_restart=True)
     may_restart = facts.phase != "load"
     return Verdict("crashed", Trigger.WORKER_KILLED, (ending,), may_restart=may_restart)
@@ -199,10 +182,10 @@ def trigger_of(error: EdgeLLMError, phase: Phase) -> Trigger | None:
 def _memory_evidence(facts: DeathFacts) -> tuple[str, ...]:
     """Return what says that memory ran out, the surest first; nothing if nothing does."""
     found = [*_counted(facts), *_told(facts)]
-    if facts.returncode is not None and _unsigned(facts.returncode) in _NT_MEMORY:
-        found.append(_NT_MEMORY[_unsigned(facts.returncode)])
+    if says_memory(facts.returncode):
+        found.append("which stands for want of memory")
     # What a healthy machine may show too counts only for the ends that want of memory brings about.
-    if _signal(facts.returncode) in (_SIGKILL, _SIGABRT):
+    if signal_of(facts.returncode) in (SIGKILL, SIGABRT):
         pressure = facts.full_pressure or 0.0
         if pressure > FULL_PRESSURE_PERCENT:
             found.append(f"memory pressure was {pressure:.0f} %")
@@ -214,7 +197,7 @@ def _memory_evidence(facts: DeathFacts) -> tuple[str, ...]:
 def _counted(facts: DeathFacts) -> list[str]:
     """Return what the kernel's counters say of a SIGKILL."""
     before, after = facts.before, facts.after
-    if before is None or after is None or _signal(facts.returncode) != _SIGKILL:
+    if before is None or after is None or signal_of(facts.returncode) != SIGKILL:
         return []
     if before.oom_kills is not None and after.oom_kills is not None:
         # The group's own count stands above the machine's, which is of other processes as well.
@@ -231,34 +214,6 @@ def _told(facts: DeathFacts) -> list[str]:
     log = facts.log[-_MAX_LOG_CHARS:].lower()
     sign = next((sign for sign in LOG_SIGNS if sign in log), None)
     # A process that was killed from outside may have logged an allocation that it got over.
-    if sign is None or _signal(facts.returncode) in (_SIGKILL, _SIGTERM):
+    if sign is None or signal_of(facts.returncode) in (SIGKILL, SIGTERM):
         return []
     return [f"its log says `{sign}`"]
-
-
-def _signal(returncode: int | None) -> int | None:
-    """Return the number of the signal that ended a process, None without one."""
-    if returncode is None:
-        return None
-    if returncode < 0 and -returncode < _SHELL_BASE:
-        return -returncode
-    if returncode > _SHELL_BASE and returncode - _SHELL_BASE in _SIGNAL_NAMES:
-        return returncode - _SHELL_BASE
-    return None
-
-
-def _unsigned(returncode: int) -> int:
-    return returncode & 0xFFFFFFFF
-
-
-def _ending(returncode: int | None) -> str:
-    """Say how a process ended."""
-    if returncode is None:
-        return "it ended, nobody knows how"
-    number = _signal(returncode)
-    if number is not None:
-        return f"signal {_SIGNAL_NAMES.get(number, str(number))}"
-    code = _unsigned(returncode)
-    if code not in _NT_ERRORS:
-        return f"exit code {returncode}"
-    return f"exit code 0x{code:08X} {_NT_NAMES.get(code, '')}".rstrip()

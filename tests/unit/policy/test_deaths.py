@@ -22,6 +22,7 @@ from edgellm.errors import (
 )
 from edgellm.hw.cgroups import MemoryCounters
 from edgellm.policy.deaths import DeathFacts, classify, death_error, trigger_of
+from edgellm.policy.endings import described
 from edgellm.routing import Phase, Trigger
 
 CUDA = """CUDA error: out of memory
@@ -178,6 +179,24 @@ def test_evidence_holds_no_text_of_the_log() -> None:
     """Only the known words of the log are repeated: other lines may hold what was asked."""
     verdict = classify(DeathFacts(-6, "decode", "secret CANARY-7f3a\n" + BAD_ALLOC))
     assert "CANARY" not in " ".join(verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "words"),
+    [
+        (-9, "signal SIGKILL"),
+        (137, "signal SIGKILL"),
+        (-64, "signal 64"),
+        (3, "exit code 3"),
+        (0xC0000005, "exit code 0xC0000005 STATUS_ACCESS_VIOLATION"),
+        (0xC0000005 - (1 << 32), "exit code 0xC0000005 STATUS_ACCESS_VIOLATION"),
+        (0xC0009999, "exit code 0xC0009999"),
+        (None, "it ended, nobody knows how"),
+    ],
+)
+def test_exit_codes_in_words(returncode: int | None, words: str) -> None:
+    """Numbers that people can look up, with their names where they have one."""
+    assert described(returncode) == words
 
 
 def test_an_error_says_how_the_process_ended() -> None:
