@@ -150,6 +150,15 @@ def test_a5_the_same_harness_finds_the_canary_where_it_may_leave(ran):
         assert played.trigger == (scenario.trigger.value if scenario.has_model else "")
 
 
+def test_g11_each_turn_has_exactly_one_record(ran):
+    """Each served turn has exactly one audit record, a failed one as well; what was refused at the
+    opening was no turn.
+    """
+    for played in [one for mode in ran for one in ran[mode].report.played]:
+        was_turn = bool(played.n_text or played.route or played.trigger)
+        assert played.n_records == was_turn, played
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("mode", CLOSED)
 def test_g1_no_end_of_a_worker_sends_anything(theatre, mode: Mode):
