@@ -32,7 +32,9 @@ message of the assistant is gone on with, as llama-server does; `none`: it canno
 
 MAX_USD: Final = 1e6
 _MAX_SECONDS: Final = 24 * 3600.0
-_HOST_NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_.])?")
+_LABEL: Final = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST_NAME: Final = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*\.?")
+_NUMBER: Final = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)\.?$")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -193,17 +195,19 @@ def origin_of(url: str) -> str:
         raise UsageError("the endpoint's URL holds a name or password", hint=hint)
     if any(char <= " " or char in "\\\x7f" for char in url) or not _is_host(host) or port == 0:
         raise UsageError("the endpoint's URL names no host, or one that is unclear", hint=hint)
-    shown = f"[{host}]" if ":" in host else host
+    shown = f"[{ipaddress.ip_address(host)}]" if ":" in host else host
     return f"{scheme}://{shown}" + ("" if port in (None, _PORTS[scheme]) else f":{port}")
 
 
 def _is_host(host: str) -> bool:
-    if ":" not in host:
-        return _HOST_NAME.fullmatch(host) is not None
     try:
-        return "%" not in host and ipaddress.ip_address(host).version == 6
+        if ":" in host:
+            return "%" not in host and ipaddress.ip_address(host).version == 6
+        if _NUMBER.search(host):  # `127.1` and `0x7f.1` mean an address to some, a name to others
+            return ipaddress.ip_address(host).version == 4
     except ValueError:
         return False
+    return _HOST_NAME.fullmatch(host) is not None
 
 
 def _check(name: str, value: object, high: float) -> None:

@@ -45,7 +45,9 @@ def test_models_are_listed_beside_the_completions() -> None:
     "url",
     ["", "h:8080", "localhost:8080/v1", "ftp://h", "http://", "http:///v1", "http://h:x", "//h/v1",
      "http://h:99999", "http://a b/", "http://h/\nv1", "http://[::1/v1", "http://h\x00/", " http://h/v1\n",
-     "http://bücher.example", "http://h/bücher", "http://h/v1?ü"],
+     "http://bücher.example", "http://h/bücher", "http://h/v1?ü",
+     "http://999.1.1.1", "http://1.2.3", "http://127.1", "http://2130706433", "http://0x7f.0.0.1",
+     "http://0177.0.0.1", "http://127.0.0.1.", "http://a..b", "http://a-.b", "http://" + "a" * 64],
 )  # fmt: skip
 def test_what_is_no_address_is_refused(url: str) -> None:
     """A URL without a scheme, a host or a possible port, or with blanks, is a usage error."""
@@ -72,6 +74,7 @@ def test_an_address_is_shown_without_its_query() -> None:
         ("http://h:80", "http://h"),
         ("http://127.0.0.1:8080/v1", "http://127.0.0.1:8080"),
         ("http://[::1]:80/", "http://[::1]"),
+        ("http://[0:0:0:0:0:0:0:1]", "http://[::1]"),
     ],
 )
 def test_an_origin_has_one_spelling(url: str, origin: str) -> None:
