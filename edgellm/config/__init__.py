@@ -7,6 +7,7 @@ mode, and the lock caps it whoever asks. No secret is kept here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from edgellm.paths import home_dir
 from edgellm.routing import Budget, Endpoint, origin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from edgellm.routing import OnFailure
@@ -142,20 +143,35 @@ def set_value(name: str, typed: str | None, path: Path | None = None) -> None:
         path: of the file; None takes `config_path()`.
 
     Raises:
-        UsageError: there is no such key, this is no value for it, or the file is wrong.
+        UsageError: there is no such key, this is no value for it, or the file is wrong or cannot be
+            written.
         DoesNotFit: the disk is full.
     """
     key = key_of(name)
     path = path or config_path()
     value = None if typed is None else parse(name, key, typed)
-    path = path.resolve()  # a link to a file kept elsewhere stays one
+    try:
+        with _held(path.resolve()) as file:  # a link to a file kept elsewhere stays one
+            text = edited(read_text(file), name, value, file)
+            values_of(text, file)
+            write_atomic(file, text.encode())
+    except (OSError, RuntimeError) as err:  # the latter of links that lead in a circle
+        raise UsageError(
+            f"the settings cannot be written: {getattr(err, 'strerror', None) or err}",
+            path=path,
+            hint="export EDGELLM_HOME=/some/folder that you may write to",
+        ) from err
+
+
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[Path]:
+    """Give a file to this process alone."""
     private_dir(path.parent)
-    fd = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    fd = os.open(path.with_name(f".{path.name}.lock"), flags, 0o600)
     try:
         lock_file(fd, wait=True)
-        text = edited(read_text(path), name, value, path)
-        values_of(text, path)
-        write_atomic(path, text.encode())
+        yield path
     finally:
         os.close(fd)
 

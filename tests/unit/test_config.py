@@ -224,6 +224,18 @@ def test_a_linked_file_stays_linked(tmp_path: Path) -> None:
     assert '# mine\nmode = "offline"\n' == kept.read_text()
 
 
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """No folder, a lock that is a link, links in a circle: our error, and nothing is made."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / ".config.toml.lock").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for folder in ("file", "linked", "circle"):
+        with pytest.raises(UsageError, match="cannot be written"):
+            set_value("mode", "private", tmp_path / folder / "config.toml")
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_edits_at_the_same_time_all_count() -> None:
     """Each of several threads' settings is there in the end."""
     names = ["connect_s", "first_byte_s", "idle_s"]
