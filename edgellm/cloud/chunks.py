@@ -83,9 +83,7 @@ class Answer:
         self._raise_error(chunk, name)
         self._take_usage(chunk.get("usage"))
         for choice in self._choices(chunk):
-            delta = choice.get("delta") or choice.get("message") or {}
-            if not isinstance(delta, dict):
-                raise self._broken("a delta is no object")
+            delta = self._delta(choice)
             yield from self._take_delta(delta)
             self._take_finish(choice.get("finish_reason"))
 
@@ -128,6 +126,15 @@ class Answer:
             raise self._broken("choices is no list of objects")
         return [choice for choice in choices if not choice.get("index")]
 
+    def _delta(self, choice: dict[str, Any]) -> dict[str, Any]:
+        """Return what a choice adds; a message beside or behind deltas only says it all again."""
+        delta = choice.get("delta")
+        if not delta and not (self.has_text or self.has_reasoning):
+            delta = choice.get("message") or delta
+        if not isinstance(delta, dict | None):
+            raise self._broken("a delta is no object")
+        return delta or {}
+
     def _take_delta(self, delta: dict[str, Any]) -> Iterator[CloudText | CloudReasoning]:
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         text, thought_parts = self._parts(delta.get("content"))
@@ -163,7 +170,7 @@ class Answer:
             elif kind == "thinking":
                 thoughts += self._parts(part.get("thinking"))[0]
             else:
-                raise self._broken(f"a part of the content is a {quoted(str(kind))}, not text")
+                raise self._broken(f"a part of the content is a {self._quoted(kind)}, not text")
         return text, thoughts
 
     def _take_finish(self, reason: object) -> None:
@@ -172,7 +179,7 @@ class Answer:
         known = _REASONS.get(reason) if isinstance(reason, str) else None
         if known is None:
             raise EndpointError(
-                f"{self._where} broke off its answer: finish_reason {quoted(str(reason))}",
+                f"{self._where} broke off its answer: finish_reason {self._quoted(reason)}",
                 kind="incomplete",
                 may_retry=not self.has_text,
             )
@@ -190,6 +197,9 @@ class Answer:
             _count(cached),
             _count(usage.get("completion_tokens")),
         )
+
+    def _quoted(self, value: object) -> str:
+        return quoted(str(value), self._key)
 
     def _broken(self, what: str) -> EndpointError:
         return EndpointError(

@@ -174,13 +174,23 @@ class ChatClient:
             "read": max(self._endpoint.first_byte_s, self._endpoint.idle_s) + 5,
             "pool": None,
         }
-        request = httpx.Request(
-            method,
-            url,
-            headers=_headers(body) | self._key.header(),
-            content=body or None,
-            extensions={"timeout": limits},
-        )
+        try:
+            request = httpx.Request(
+                method,
+                url,
+                headers=_headers(body) | self._key.header(),
+                content=body or None,
+                extensions={"timeout": limits},
+            )
+        except (
+            httpx.InvalidURL,
+            UnicodeError,
+        ) as err:  # the latter of a name that is no `xn--` one
+            raise EndpointError(
+                f"{self.address.origin} is no address that can be asked",
+                kind="invalid",
+                hint="check the host's name and the length of the endpoint's URL",
+            ) from err
         proxy = proxy_for(self.address, self._endpoint)
         return Exchange(
             self.address, self._endpoint, self._trust, proxy, request, traffic, cancelled

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.cloud.broken import of_broken, of_time
+from edgellm.cloud.unpacking import unpacked
 from edgellm.errors import EndpointError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES: Final = 64 << 20
 _LOOK_S: Final = 0.05  # how often a waiting caller looks whether it was cancelled
 _AFTER_END_S: Final = 2.0
+_MOST_WAITING: Final = 4096  # pieces of an answer that nobody fetches: then the server waits, too
 
 
 class Stopped(Exception):
@@ -74,7 +76,8 @@ class Exchange:
     ) -> None:
         self._address, self._endpoint, self._trust, self._proxy = address, endpoint, trust, proxy
         self._request, self._traffic, self._cancelled = request, traffic, cancelled
-        self._arrived: queue.SimpleQueue[Head | bytes | BaseException | None] = queue.SimpleQueue()
+        self._arrived: queue.Queue[Head | bytes | BaseException | None]
+        self._arrived = queue.Queue(_MOST_WAITING)
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -167,27 +170,35 @@ class Exchange:
                     self._read(response)
                 finally:
                     response.close()
-            self._arrived.put(None)
+            self._hand_over(None)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, _Closed, EndpointError) as err:
-            self._arrived.put(err)
+            self._hand_over(err)
         except (ImportError, ValueError, TypeError, AttributeError, RuntimeError) as err:
-            self._arrived.put(err)  # a proxy of a kind that is not installed; a socket shut down
+            self._hand_over(err)  # a proxy of a kind that is not installed; a socket shut down
         finally:
-            self._arrived.put(None)  # whatever happens, nobody waits for ever
+            self._hand_over(None)  # whatever happens, nobody waits for ever
+
+    def _hand_over(self, item: Head | bytes | BaseException | None) -> None:
+        """Put something in front of whoever waits; not for ever, once it was closed."""
+        while not self._closed:
+            with contextlib.suppress(queue.Full):
+                self._arrived.put(item, timeout=_LOOK_S)
+                break
+        self._since_s = time.monotonic()
 
     def _read(self, response: httpx.Response) -> None:
-        self._since_s = time.monotonic()
-        self._arrived.put(Head(response.status_code, _lowered(response.headers.multi_items())))
+        headers = _lowered(response.headers.multi_items())
+        self._hand_over(Head(response.status_code, headers))
+        packing = headers.get("content-encoding", "")
         n_bytes = 0
-        for piece in response.iter_bytes():
-            self._since_s = time.monotonic()
+        for piece in unpacked(response.iter_raw(), packing, str(self._address)):
             self._traffic.bytes_in = response.num_bytes_downloaded
             n_bytes += len(piece)
             if n_bytes > MAX_ANSWER_BYTES:
                 raise EndpointError(
                     f"{self._address} sent more than {MAX_ANSWER_BYTES} bytes", kind="protocol"
                 )
-            self._arrived.put(piece)
+            self._hand_over(piece)
 
     def _trace(self, name: str, info: Mapping[str, Any]) -> None:
         """Follow the phases, and get hold of the socket as soon as there is one."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_QUOTED_CHARS: Final = 300
 _MAX_READ_CHARS: Final = 4096
+_FEW_CHARS: Final = 4  # of a key: they give nothing away
 _LOOKS_SECRET: Final = re.compile(
     r"(?i)\b(?:sk|pk|rk|gsk|hf|xai|nvapi|key)[-_][\w\-*.]{6,}|\bbearer\s+[^\s\"',]+"
 )
@@ -85,7 +86,7 @@ def of_status(
     """Return the error for an answer whose status is not 200."""
     if 300 <= status < 400:
         return EndpointError(
-            f"{where} answers {status} and points to {_place(headers.get('location', ''), where)}",
+            f"{where} answers {status} and points to {_place(headers.get('location', ''), where, key)}",
             kind="redirect",
             status=status,
             hint="redirects are not followed; set the endpoint's URL to the address it means",
@@ -126,10 +127,16 @@ def of_error_object(
 def quoted(text: str, key: str = "") -> str:
     """Return a server's words as they may be shown: one line, bounded, no key in them."""
     if key:
-        text = text.replace(key, "***")
+        text = _without_end_of(key, text.replace(key, "***"))
     text = _LOOKS_SECRET.sub("***", " ".join(text.split()))
     text = "".join(char if char.isprintable() else "\ufffd" for char in text)
     return text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
+
+
+def _without_end_of(key: str, text: str) -> str:
+    """Return a text without the beginning of a key at its end, where it may have been cut."""
+    ends = (n for n in range(len(key) - 1, _FEW_CHARS, -1) if text.endswith(key[:n]))
+    return text[:-n] + "***" if (n := next(ends, 0)) else text
 
 
 def _kind_of(status: int, said: Said) -> tuple[EndpointFailure, str]:
@@ -166,7 +173,7 @@ def read_error(content_type: str, body: bytes) -> Said:
     return Said(text[:_MAX_READ_CHARS], text[:_MAX_READ_CHARS])
 
 
-def _place(location: str, where: str) -> str:
+def _place(location: str, where: str, key: str) -> str:
     """Return where a redirect leads, without its query."""
     try:
         parts = urlsplit(location)
@@ -174,7 +181,7 @@ def _place(location: str, where: str) -> str:
         return "no address"
     host = parts.netloc.rpartition("@")[2]
     place = f"{parts.scheme}://{host}{parts.path}" if host else parts.path
-    return quoted(place) or f"nowhere ({where} gives no location)"
+    return quoted(place, key) or f"nowhere ({where} gives no location)"
 
 
 def _is_int(value: Any) -> bool:

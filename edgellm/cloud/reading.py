@@ -15,7 +15,7 @@ from edgellm.cloud.events import CloudEnd, CloudEvent, CloudReasoning, CloudText
 from edgellm.cloud.exchange import Stopped
 from edgellm.cloud.failures import quoted
 from edgellm.cloud.joint import Joint, Restarted
-from edgellm.cloud.sse import SseError, SseParser
+from edgellm.cloud.sse import MAX_LINE_BYTES, SseError, SseParser
 from edgellm.errors import EndpointError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class CloudStream(Iterator[CloudEvent]):
         mark = first.lstrip(_BLANK)[:1]
         if mark == b"<" or "html" in content_type:
             raise EndpointError(
-                f"{self._where} answers with a web page ({quoted(content_type)}), not a completion",
+                f"{self._where} answers with a web page ({quoted(content_type, self._key.text)}), not a completion",
                 kind="protocol",
                 status=200,
                 hint="is that the endpoint's address, and does a login page stand before it?",
@@ -125,6 +125,8 @@ class CloudStream(Iterator[CloudEvent]):
         content = bytearray(first)
         while (piece := self._exchange.piece()) is not None:
             content += piece
+            if len(content) > MAX_LINE_BYTES:  # JSON takes many times its length when it is read
+                raise SseError(f"an answer in one piece has more than {MAX_LINE_BYTES} bytes")
         yield from self._shown(self._answer.read(content.decode("utf-8-sig", "replace")))
 
     def _stream(self, first: bytes) -> Iterator[CloudEvent]:
