@@ -14,7 +14,7 @@ from edgellm.formats.gguf_check import checked_model
 from edgellm.formats.gguf_shape import shape_of
 from edgellm.hw.machine import machine
 from edgellm.policy.plan import Wishes, fit
-from edgellm.runtime.room import ANSWER_ROOM, MIN_AUTO_CTX
+from edgellm.runtime.room import MIN_AUTO_CTX
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -85,18 +85,16 @@ def with_settings(
 
 def refusal(plan: Plan, path: Path) -> DoesNotFit:
     """Return the error for a plan that does not fit, with the cheapest ways to make it fit."""
+    kv_bytes = plan.estimate.kv_bytes + plan.estimate.gpu_kv_bytes
+    what = "the model does not fit"
+    if plan.wishes.n_ctx is not None:
+        what = f"a context of {plan.wishes.n_ctx} tokens does not fit"
     ways = [f"{way.flags} ({way.what})" if way.flags else way.what for way in plan.ways[:_N_WAYS]]
-    hint = f"ways to fit: {'; '.join(ways)}" if ways else "choose a smaller model"
     return DoesNotFit(
-        f"the model needs {format_bytes(plan.need_bytes)} of memory, "
-        f"{format_bytes(plan.have_bytes)} can be taken",
+        f"{what}: keys and values take {format_bytes(kv_bytes)}, all together "
+        f"{format_bytes(plan.need_bytes)}, {format_bytes(plan.have_bytes)} of memory are free",
         path=path,
-        hint=f"{hint}; --force tries it all the same",
+        hint=f"ways to fit: {'; '.join(ways)}" if ways else "choose a smaller model",
         need_bytes=plan.need_bytes,
         have_bytes=plan.have_bytes,
     )
-
-
-def needed_tokens(n_prompt: int, max_tokens: int | None) -> int:
-    """Return what a context must hold for one answer; 0 where that is not known."""
-    return n_prompt + (max_tokens or ANSWER_ROOM) if n_prompt else 0
