@@ -91,6 +91,8 @@ class Answering:
             EdgeLLMError: of the prompt, the context or the engine.
         """
         started = perf_counter()
+        if self._storing is not None:
+            self._storing.look_at(request.messages)
         sampler = Sampler(request.sampling, self._vocab.n_tokens)
         if any(not 0 <= token < self._vocab.n_tokens for token in journal):
             raise UsageError("the journal has tokens that this model does not")
@@ -129,6 +131,8 @@ class Answering:
         Raises:
             EdgeLLMError: of the prompt, the context or the engine; also `Cancelled`.
         """
+        if self._storing is not None:
+            self._storing.look_at(messages)
         if not any(message.role != "system" for message in messages):
             messages = [*messages, Message("user", "?")]  # it is behind the prefix
         prompt = self._prompting.prompt(messages, None, tools)

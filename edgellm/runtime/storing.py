@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotIncompatible, UsageError
+from edgellm.policy.route import taints
 from edgellm.policy.snapshots import Choice, SnapshotFacts, choose, coarsest
 from edgellm.runtime.found import converted, own
 from edgellm.runtime.speeds import Speeds
@@ -22,6 +23,7 @@ from edgellm.store.read_through import ReadThroughStore
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from edgellm.core import Message
     from edgellm.engines.base import Engine
     from edgellm.runtime.found import Found
     from edgellm.runtime.loss import LossBook
@@ -131,6 +133,11 @@ class Storing:
         if self._asked is not Tier.AUTO:
             return self._asked
         return coarsest(self._measured(fingerprint) or {}, self._loss)
+
+    def look_at(self, messages: Sequence[Message]) -> None:
+        """Share nothing from here on where a message is private: a snapshot can be read back."""
+        if isinstance(self.store, ReadThroughStore) and taints(messages):
+            self.store.shared.keep_here("a message is private")
 
     def refusal(self, fingerprint: Fingerprint) -> str:
         """Say why nothing is captured, because it cannot be written; "" where it may be.

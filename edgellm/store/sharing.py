@@ -153,6 +153,10 @@ class SharedTier:
         """Give the connection back."""
         self._place.close()
 
+    def keep_here(self, reason: str) -> None:
+        """Exchange nothing any more: what waits to be sent may hold what must stay here."""
+        self.trouble = self.trouble or reason
+
     def _may(self) -> bool:
         """Return whether the place may be spoken to now."""
         if not self.trouble:
