@@ -13,12 +13,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from edgellm.config import set_value
+from edgellm.policy.consent import Wanted, draft
+from edgellm.runtime.books.audit import AuditLog
+from edgellm.runtime.books.consents import ConsentBook
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 SECTION = re.compile(r"^## When memory runs out\n(.*?)^## ", re.DOTALL | re.MULTILINE)
@@ -62,7 +68,7 @@ def far() -> Iterator[Far]:
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         found.port = server.server_address[1]
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield found
         server.shutdown()
@@ -141,6 +147,19 @@ def limited(line: str) -> str:
     return f"ulimit -v {LIMIT_KIB}; {line}"
 
 
+def turn_on(far: Far, home: Path, without: str = "") -> None:
+    """Do what the four lines do, or three of them, in this process."""
+    url = f"http://127.0.0.1:{far.port}"
+    settings = {"endpoint.url": f"{url}/v1", "endpoint.model": "smollm2", "mode": "prefer-local"}
+    for name, value in settings.items():
+        set_value(name, None if name == without else value)
+    book = ConsentBook(home)
+    book.revoke()
+    if without != "consent":
+        wanted = Wanted("edgellm", url, "smollm2")
+        book.grant(draft(wanted, micro_usd_per_day=0, now_s=time.time()))
+
+
 @pytest.mark.model
 def test_four_lines_turn_the_endpoint_on(shell, far: Far, edgellm_home: Path) -> None:
     """As they stand in the README, but for the port: a model that does not fit is answered elsewhere."""
@@ -165,50 +184,46 @@ def test_four_lines_turn_the_endpoint_on(shell, far: Far, edgellm_home: Path) ->
 
 
 @pytest.mark.model
-def test_each_of_the_four_is_needed(shell, far: Far) -> None:
+@pytest.mark.parametrize("without", ["endpoint.url", "endpoint.model", "mode", "consent"])
+def test_each_of_the_four_is_needed(shell, far: Far, edgellm_home: Path, without: str) -> None:
     """Without any one of them nothing is sent, and the error says what would help; exit 4."""
-    command, _ = readme_question()
-    lines = [line.replace("127.0.0.1:8080", f"127.0.0.1:{far.port}") for line in readme_lines()]
-    for line in lines[:3]:
-        assert shell(line).code == 0
-        assert shell(limited(command)).code == 4
-    assert shell(lines[3], "\n").code == 1
-    done = shell(limited(command))
-    assert (done.code, done.out, done.told) == (4, "", [])
-    assert "`edgellm consent grant`" in done.err
-    assert shell(lines[3], "y\n").code == 0
-    for flags in ("--mode private", "--private", "--budget-tokens 10"):
-        done = shell(limited(f"{command} {flags}"))
-        assert (done.code, done.out, done.told) == (4, "", []), flags
-    assert shell(limited(f"EDGELLM_OFFLINE=1 {command}")).code == 4
-    assert far.asked == []
+    turn_on(far, edgellm_home, without)
+    done = shell(limited(readme_question()[0]))
+    assert (done.code, done.out, done.told, far.asked) == (4, "", [], [])
+    assert "ways to fit" in done.err
+    word = "endpoint.url" if without.startswith("endpoint") else "`edgellm consent grant`"
+    assert (word in done.err) == (without != "mode")
 
 
 @pytest.mark.model
-def test_memory_that_runs_out_in_earnest(shell, far: Far) -> None:
+@pytest.mark.parametrize("flags", ["--mode private", "--private", "--budget-tokens 10"])
+def test_a_flag_keeps_one_answer_here(shell, far: Far, edgellm_home: Path, flags: str) -> None:
+    """Though all four are set: nothing is sent."""
+    turn_on(far, edgellm_home)
+    done = shell(limited(f"{readme_question()[0]} {flags}"))
+    assert (done.code, done.out, done.told, far.asked) == (4, "", [], [])
+
+
+@pytest.mark.model
+def test_memory_that_runs_out_in_earnest(shell, far: Far, edgellm_home: Path) -> None:
     """With --force the model is loaded, its process dies of it, and the endpoint answers; told once."""
-    for line in readme_lines():
-        typed = "y\n" if "consent" in line else ""
-        shell(line.replace("127.0.0.1:8080", f"127.0.0.1:{far.port}"), typed)
-    command, _ = readme_question()
-    done = shell(limited(f"{command} --force --stats"))
+    turn_on(far, edgellm_home)
+    done = shell(limited(f"{readme_question()[0]} --force --stats"))
     assert (done.code, done.out) == (0, f"{FAR}\n"), done.err
     assert len(done.told) == 1
     assert "memory ran out" in done.told[0]
     assert "9 tokens read (0 cached), 4 made" in done.err
     assert len(far.asked) == 1
-    assert "load oom" in shell("edgellm why").out
-    assert shell("edgellm audit verify").code == 0
+    ((_, record),) = AuditLog(edgellm_home).show()
+    assert (record.route, record.trigger, record.n_switches) == ("cloud", "load_oom", 1)
 
 
 @pytest.mark.model
-def test_a_machine_that_has_room_asks_nobody(shell, far: Far) -> None:
+@pytest.mark.full
+def test_a_machine_that_has_room_asks_nobody(shell, far: Far, edgellm_home: Path) -> None:
     """The endpoint is set up, the model fits: the answer is made here, and no switch is told."""
-    for line in readme_lines():
-        typed = "y\n" if "consent" in line else ""
-        shell(line.replace("127.0.0.1:8080", f"127.0.0.1:{far.port}"), typed)
-    command, _ = readme_question()
-    done = shell(f"{command} -n 4 --temperature 0")
+    turn_on(far, edgellm_home)
+    done = shell(f"{readme_question()[0]} -n 4 --temperature 0")
     assert (done.code, done.told, far.asked) == (0, [], [])
     assert done.out.strip()
 
