@@ -7,6 +7,7 @@ which also counts the groups below.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _PROC: Final = Path("/proc")
 _MAX_COUNTER_BYTES: Final = 1 << 16  # files of some ten lines; the kernel's, but read with a bound
+_MAX_DIGITS: Final = 20  # of a number of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,13 @@ def _field(text: str, name: str) -> int | None:
 
 def _number(text: str) -> int | None:
     text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+    plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    return int(text) if plain else None
 
 
 def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_MAX_COUNTER_BYTES).decode("ascii", "replace")
+            return os.fsdecode(file.read(_MAX_COUNTER_BYTES))  # groups are named as folders are
     except OSError:
         return ""

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 _CGROUP_V2 = Path("/sys/fs/cgroup")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
 _OWN_GROUP = Path("/proc/self/cgroup")
+_MAX_DIGITS = 20  # of a number of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +86,15 @@ def _quota_v1(folder: Path) -> float | None:
 
 def _ratio(quota: str, period: str) -> float | None:
     """Return quota / period; None when unlimited (`max`, -1), without sense, or unreadable."""
-    if not (quota.isdigit() and period.isdigit() and int(quota) and int(period)):
+    if not all(text.isascii() and text.isdigit() for text in (quota, period)):
+        return None
+    if max(len(quota), len(period)) > _MAX_DIGITS or not (int(quota) and int(period)):
         return None
     return int(quota) / int(period)
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
+        return os.fsdecode(path.read_bytes()).strip()  # the names of groups are those of folders
+    except OSError:
         return ""

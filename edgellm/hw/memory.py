@@ -16,12 +16,19 @@ LimitedBy = Literal["host", "cgroup", "rlimit"]
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_GROUP: Final = Path("/proc/self/cgroup")
 _UNLIMITED_BYTES: Final = 1 << 60  # cgroup v1 writes a number near 2^63 for no limit
-_V2: Final = ("memory.max", "memory.current", ("inactive_file", "active_file"))
+_MAX_DIGITS: Final = 20  # of a number of 64 bits
+# Limits, use, and the page cache in that use. Beyond `memory.high` nobody is killed, but all stand still.
+_V2: Final = (
+    ("memory.max", "memory.high"),
+    "memory.current",
+    ("inactive_file", "active_file"),
+)
 _V1: Final = (
-    "memory.limit_in_bytes",
+    ("memory.limit_in_bytes",),
     "memory.usage_in_bytes",
     ("total_inactive_file", "total_active_file"),
 )
+_Names = tuple[tuple[str, ...], str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ def memory_facts(cgroup: Path = _CGROUP, own: Path = _OWN_GROUP) -> MemoryFacts:
             are there v2 may be `unified` below it.
         own: the file that names the process's own groups.
 
-    Source: `memory.max`, `memory.current`, Linux cgroup-v2.rst; `memory.limit_in_bytes`,
+    Source: `memory.max`, `memory.high`, `memory.current`, Linux cgroup-v2.rst; `memory.limit_in_bytes`,
     cgroup-v1/memory.rst; MemAvailable, proc(5).
     """
     found = [_host(), *_group_rooms(cgroup, own)]
@@ -66,15 +73,19 @@ def memory_facts(cgroup: Path = _CGROUP, own: Path = _OWN_GROUP) -> MemoryFacts:
 
 def host_total_bytes() -> int:
     """Return the memory of the machine, whatever of it this process may use."""
-    import psutil
-
-    return int(psutil.virtual_memory().total)
+    return _host().total_bytes
 
 
 def _host() -> MemoryFacts:
+    """Return what the machine has. Without /proc, as in some sandboxes, page cache counts as taken."""
     import psutil
 
-    memory = psutil.virtual_memory()
+    try:
+        memory = psutil.virtual_memory()
+    except OSError:
+        page = os.sysconf("SC_PAGE_SIZE")
+        free, total = (page * os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
+        return MemoryFacts(max(0, free), total, "host", "free pages of the system")
     available = max(0, int(memory.available))
     return MemoryFacts(available, int(memory.total), "host", "available memory of the system")
 
@@ -90,7 +101,10 @@ def _address_room() -> MemoryFacts | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    used = int(psutil.Process(os.getpid()).memory_info().vms)
+    try:
+        used = int(psutil.Process(os.getpid()).memory_info().vms)
+    except (psutil.Error, OSError):  # no /proc: the worker starts anew, and smaller
+        used = 0
     return MemoryFacts(max(0, limit - used), int(limit), "rlimit", "RLIMIT_AS (ulimit -v)")
 
 
@@ -121,30 +135,34 @@ def _own_groups(own: Path) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
     return v1, v2
 
 
-def _room(folder: Path, names: tuple[str, str, tuple[str, ...]]) -> MemoryFacts | None:
+def _room(folder: Path, names: _Names) -> MemoryFacts | None:
     """Return limit - use + page cache of one group, None when it sets no limit.
 
     Both lists of the cache count, as they do in the machine's own MemAvailable: a file that is read
     twice is on the active one, and is given back all the same.
     """
-    limit, used = (_number(_read(folder / name)) for name in names[:2])
-    if limit is None or used is None or limit >= _UNLIMITED_BYTES:
+    limits = [(_number(_read(folder / name)), name) for name in names[0]]
+    found = [(n, name) for n, name in limits if n is not None and n < _UNLIMITED_BYTES]
+    used = _number(_read(folder / names[1]))
+    if not found or used is None:
         return None
     cache = 0
     for line in _read(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
         if name in names[2]:
             cache += _number(value) or 0
+    limit, name = min(found)
     room = max(0, limit - max(0, used - cache))
-    return MemoryFacts(room, limit, "cgroup", str(folder / names[0]))
+    return MemoryFacts(room, limit, "cgroup", str(folder / name))
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+    plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    return int(text) if plain else None
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
+        return os.fsdecode(path.read_bytes()).strip()  # the names of groups are those of folders
+    except OSError:
         return ""

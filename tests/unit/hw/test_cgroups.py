@@ -46,6 +46,13 @@ def test_version_1_counts_in_the_memory_controllers_folder(tmp_path: Path, proc:
     assert memory_group(7, tmp_path / "cg", proc).counters() == MemoryCounters(3, 17, 9)
 
 
+def test_a_group_named_in_another_script_is_found(tmp_path: Path, proc: Path) -> None:
+    """Groups are folders, and may be named as any folder is; a number too long for one is not told."""
+    process(proc, 7, "0::/größe\n")
+    v2_group(tmp_path / "cg" / "größe", V2_EVENTS.replace("41", "9" * 5000))
+    assert memory_group(7, tmp_path / "cg", proc).counters() == MemoryCounters(4, None, 9)
+
+
 def test_version_2_counts_in_memory_events(tmp_path: Path, proc: Path) -> None:
     """Kills are `oom_kill`, limit hits are `max`."""
     process(proc, 7, "0::/user.slice/app.scope\n")

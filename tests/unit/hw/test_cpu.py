@@ -65,6 +65,7 @@ def v1(tmp_path: Path):
         ("-1 100000\n", 64),
         ("2e5 1e5\n", 64),
         (b"\xff\xfe", 64),
+        pytest.param("9" * 5000 + " 100000\n", 64, id="too long a number"),
     ],
 )
 def test_quota_of_version_2(many_cpus, v2, tmp_path: Path, text: str, n_threads: int) -> None:
@@ -97,6 +98,8 @@ def test_a_group_below_the_root_counts(many_cpus, v2, tmp_path: Path) -> None:
     root = v2("800000 100000\n", "system.slice")
     assert 8 == available_threads(root, tmp_path / "none", own)
     v2("300000 100000\n", "system.slice/llm.service")
+    assert 3 == available_threads(root, tmp_path / "none", own)
+    own.write_text("1:name=größe:/\n0::/system.slice/llm.service\n", encoding="utf-8")
     assert 3 == available_threads(root, tmp_path / "none", own)
     own.write_text("0::/../../elsewhere\n")
     assert 64 == available_threads(root, tmp_path / "none", own)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgellm.hw.memory import available_bytes
+from edgellm.hw.memory import available_bytes, memory_facts
 
 GIB = 1 << 30
 
@@ -86,3 +86,47 @@ def test_the_limit_of_the_process_counts(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (GIB, GIB)),
     )
     assert 0 < int(done.stdout) < GIB
+
+
+def test_the_throttle_of_version_2_counts(machine: None, tmp_path: Path) -> None:
+    """Beyond `memory.high` nobody is killed but all stand still: the tighter of the two is the limit."""
+    group(tmp_path, str(4 * GIB), str(GIB))
+    (tmp_path / "memory.high").write_text(f"{2 * GIB}\n")
+    assert available_bytes(tmp_path, tmp_path / "none") == GIB
+    (tmp_path / "memory.max").write_text("max\n")
+    facts = memory_facts(tmp_path, tmp_path / "none")
+    assert (facts.available_bytes, facts.total_bytes) == (GIB, 2 * GIB)
+    assert facts.source.endswith("memory.high")
+    (tmp_path / "memory.high").write_text("max\n")
+    assert available_bytes(tmp_path, tmp_path / "none") == 64 * GIB
+
+
+def test_a_group_named_in_another_script(machine: None, tmp_path: Path) -> None:
+    """Groups are folders, and may be named as any folder is."""
+    own = tmp_path / "own"
+    own.write_text("0::/größe/b\n", encoding="utf-8")
+    group(tmp_path / "größe" / "b", str(4 * GIB), str(GIB))
+    assert available_bytes(tmp_path, own) == 3 * GIB
+
+
+@pytest.mark.parametrize("limit", ["-1", "9" * 5000, "1e9", "٣", "\x00"])
+def test_a_limit_without_sense(machine: None, tmp_path: Path, limit: str) -> None:
+    """It limits nothing, and ends nothing."""
+    group(tmp_path, limit, str(GIB))
+    assert available_bytes(tmp_path, tmp_path / "none") == 64 * GIB
+
+
+def test_without_proc_the_free_pages_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A sandbox may have no /proc: what the system calls free is taken, under any own limit."""
+
+    def no_proc(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/meminfo")
+
+    monkeypatch.setattr("psutil.virtual_memory", no_proc)
+    monkeypatch.setattr("psutil.Process", no_proc)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    facts = memory_facts(tmp_path, tmp_path / "none")
+    assert (facts.limited_by, facts.source) == ("host", "free pages of the system")
+    assert 0 < facts.available_bytes <= facts.total_bytes
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (4096, 4096))
+    assert available_bytes(tmp_path, tmp_path / "none") == 4096
