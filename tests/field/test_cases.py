@@ -1,5 +1,7 @@
 """The field log's cases, of the areas that are built by now: a test each, or a reason.
 
+Those of memory, of endpoints and of installing stand in `fallback_cases.py`.
+
 A name is `file::function` below tests/; that each exists is what is tested here, that it holds is
 its own business.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -145,13 +148,6 @@ TESTED: dict[str, tuple[str, ...]] = {
         "field/test_command_line.py::test_dashes_are_text",
     ),
     "F-CL-05": ("field/test_command_line.py::test_pieces_come_one_by_one",),
-    "F-MM-03": ("field/test_gguf.py::test_accepted_by_info_and_run",),
-    "F-MM-06": ("field/test_gguf.py::test_a_context_beyond_the_memory",),
-    "F-MM-09": (
-        "field/test_command_line.py::test_a_users_own_number_of_threads_wins",
-        "unit/hw/test_cpu.py::test_quota_of_version_2",
-        "unit/hw/test_cpu.py::test_a_group_of_version_1_below_the_root_counts",
-    ),
     "F-PC-01": (
         "field/test_reuse.py::test_what_is_called_reused_was_not_decoded",
         "unit/runtime/test_local.py::test_off_cold_and_warm_are_the_same_bits",
@@ -259,8 +255,8 @@ TESTED: dict[str, tuple[str, ...]] = {
         "unit/store/test_eviction.py::test_what_is_in_use_stays_with_its_base",
         "unit/store/test_eviction.py::test_temporaries_of_the_dead_are_orphans",
     ),
-    "F-PK-04": ("field/test_command_line.py::test_the_end_of_a_program_is_silent",),
 }
+TESTED |= runpy.run_path(str(HERE / "fallback_cases.py"))["TESTED"]
 REASONS = {
     "F-GN-07": "there is no JSON mode yet: neither the command line nor the API takes a schema",
     "F-CV-09": "there is no conversion to ONNX yet, so no graph and no data file to leave behind",
@@ -272,10 +268,9 @@ WANTED = (
     *(f"F-CL-{n:02}" for n in range(1, 6)),
     *(f"F-PC-{n:02}" for n in range(1, 12)),
     *(f"F-ST-{n:02}" for n in range(1, 7)),
-    "F-MM-03",
-    "F-MM-06",
-    "F-MM-09",
-    "F-PK-04",
+    *(f"F-MM-{n:02}" for n in range(1, 10)),
+    *(f"F-CF-{n:02}" for n in range(1, 11)),
+    *(f"F-PK-{n:02}" for n in range(1, 7)),
 )
 
 
