@@ -22,8 +22,9 @@ from edgellm.errors import (
 )
 from edgellm.policy.budget import Amount, Limits, Prices, limits_of, need_of
 from edgellm.routing import Budget, CloudUse, Endpoint
-from edgellm.runtime.books import ledger as module
-from edgellm.runtime.books.ledger import FILE_NAME, BudgetExceeded, Ledger
+from edgellm.runtime.books import ledger_file as module
+from edgellm.runtime.books.ledger import BudgetExceeded, Ledger
+from edgellm.runtime.books.ledger_file import FILE_NAME, LedgerFile
 
 ENDPOINT = Endpoint("https://api.example.com/v1", "m", usd_per_mtok_in=1, usd_per_mtok_out=2)
 NEED = need_of(ENDPOINT, 700, 150)  # 1,000 millionths of a dollar
@@ -203,7 +204,10 @@ def test_a_full_disk_is_said(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("said", ["attempt to write a readonly database", "disk I/O error"])
 def test_a_place_that_cannot_be_reached_is_no_damage(ledger: Ledger, said: str) -> None:
     """SQLite's word for it becomes ours."""
-    with pytest.raises(RecordsUnavailable, match="EDGELLM_HOME"), ledger._mapped():
+    with (
+        pytest.raises(RecordsUnavailable, match="EDGELLM_HOME"),
+        LedgerFile(ledger.path.parents[1]).mapped(),
+    ):
         raise sqlite3.OperationalError(said)
 
 
