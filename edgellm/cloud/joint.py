@@ -18,6 +18,7 @@ LOOKED_AT_CHARS: Final = 24
 ALIKE: Final = 0.75
 """Above this ratio of `difflib` two starts are two tries at one: `1. Beach: A ...`, `2. Beach: A ...`."""
 
+_MOST_HELD_CHARS: Final = 1024  # blanks without end would be looked at again with each one
 _WORD: Final = re.compile(r"\w+")
 
 
@@ -50,7 +51,8 @@ class Joint:
             return self._unblanked(text)
         held = self._held + text
         is_echo = len(held) < len(self._sent) and self._sent.startswith(held)
-        if is_echo or (self._is_within_line and len(held.lstrip()) < LOOKED_AT_CHARS):
+        is_short = len(held) < _MOST_HELD_CHARS and len(held.lstrip()) < LOOKED_AT_CHARS
+        if is_echo or (self._is_within_line and is_short):
             self._held = held
             return ""
         self._held = None

@@ -11,6 +11,7 @@ import pytest
 
 from edgellm.cloud.client import ChatClient
 from edgellm.cloud.events import CloudText
+from edgellm.cloud.joint import Joint
 from edgellm.cloud.sse import MAX_LINE_BYTES
 from edgellm.cloud.unpacking import MAX_PIECE_BYTES, unpacked
 from edgellm.core import Message, Request
@@ -131,3 +132,10 @@ def test_an_address_that_httpx_refuses_is_our_error(url: str) -> None:
     with pytest.raises(EndpointError) as caught:
         client.stream(Request((Message("user", "hi"),)), leave)
     assert (caught.value.kind, caught.value.may_retry) == ("invalid", False)
+
+
+def test_blanks_without_end_are_let_through() -> None:
+    """The joint holds words back until it can tell; it holds no more than a line of blanks."""
+    joint = Joint("Hello there, my friend")
+    shown = "".join(joint.feed(" ") for _ in range(100_000))
+    assert len(shown) == 100_000
