@@ -28,6 +28,7 @@ ALL_DATA: Final[tuple[DataClass, ...]] = ("history", "system", "tools")
 MAX_DAYS: Final = 90
 DAY_S: Final = 24 * 3600
 _MAX_NAME: Final = 200
+_NO_DATE_S: Final = 1 << 36  # from here on some systems have no date to show
 _KINDS: Final[Mapping[DataClass, str]] = {
     "history": "every message of the conversation, and the answer so far",
     "system": "the system prompt",
@@ -159,6 +160,7 @@ def look(
 def _covers(consent: Consent, wanted: Wanted) -> bool:
     is_whole = (
         consent.seal == _seal(consent)
+        and 0 <= consent.expires_s < _NO_DATE_S
         and consent.text == text_of(consent)  # an older program may have asked something else
         and 0 < consent.expires_s - consent.granted_s <= MAX_DAYS * DAY_S
     )

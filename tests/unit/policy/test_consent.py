@@ -67,6 +67,13 @@ def test_sealing_again_does_not_lengthen_it() -> None:
     assert "changed" == state(sealed(replace(GIVEN, max_micro_usd_per_day=10**9)))
 
 
+@pytest.mark.parametrize("at_s", [-(10**30), -1, 10**15, 10**30])
+def test_a_time_that_is_no_date_is_no_consent(at_s: int) -> None:
+    """Not even where somebody sealed it: nobody was shown such a text."""
+    odd = sealed(replace(GIVEN, granted_s=at_s - 1, expires_s=at_s))
+    assert "changed" == state(odd)
+
+
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
