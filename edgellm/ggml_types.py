@@ -37,6 +37,9 @@ class TensorType(NamedTuple):
         return n_blocks * self.block_bytes
 
 
+MAX_THREADS: Final = 512
+"""That ggml computes with. Source: `GGML_MAX_N_THREADS`, ggml.h."""
+
 _TYPES: Final = (
     TensorType(0, "f32", 1, 4),
     TensorType(1, "f16", 1, 2),

@@ -33,6 +33,7 @@ from edgellm.errors import (
 from edgellm.formats.gguf_check import checked_model
 from edgellm.formats.gguf_memory import keeps_keys_only, kv_size
 from edgellm.formats.identity import LoadingId
+from edgellm.ggml_types import MAX_THREADS
 from edgellm.hw.cpu import available_threads
 from edgellm.units import format_bytes
 
@@ -71,7 +72,7 @@ class LlamaCppEngine:
         self.kv_size = kv_size(header, self.model)
         self.library = load()
         self.settings = settings
-        self.n_threads = settings.n_threads or min(available_threads(), facts.MAX_THREADS)
+        self.n_threads = settings.n_threads or min(available_threads(), MAX_THREADS)
         self._identity = LoadingId(path, header)
         self._model = self._load(path)
         self._n_gpu_layers = facts.offloaded_layers(self.library.log)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgellm.engines.llamacpp.memory import Announced
 from edgellm.errors import DoesNotFit, ModelCorrupt, ModelUnsupported, UsageError
 from edgellm.formats.gguf_memory import CELLS
-from edgellm.ggml_types import TYPES_BY_NAME
+from edgellm.ggml_types import MAX_THREADS, TYPES_BY_NAME
 from edgellm.hw.memory import available_bytes
 from edgellm.store.state import ELEMENT_BYTES, Fingerprint
 from edgellm.units import format_bytes
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from edgellm.formats.gguf_memory import KVSize
 
 KV_TYPES: Final = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
-MAX_THREADS: Final = 512  # GGML_MAX_N_THREADS, ggml.h
 MAX_CTX_FACTOR: Final = 64
 _SHARE: Final = 0.8  # of the free memory
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
