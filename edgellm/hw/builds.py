@@ -28,6 +28,10 @@ _BACKENDS: Final[tuple[tuple[str, GpuKind], ...]] = (
     ("ggml-vulkan", "cuda"),  # which drives the same cards
     ("ggml-metal", "metal"),
 )
+_GPU_BACKENDS: Final = (
+    *("cann", "cuda", "hexagon", "hip", "metal", "musa", "opencl", "openvino", "sycl", "vulkan"),
+    *("rpc", "virtgpu", "webgpu", "zdnn"),  # on another machine, or another's
+)
 _ASKED: Final = {f"ggml_cpu_has_{name}".encode(): name for name in BUILD_FEATURES}
 _MAGIC: Final = b"\x7fELF\x02\x01"  # 64 bits, little-endian
 _PT_LOAD: Final = 1
@@ -58,6 +62,12 @@ def gpu_kinds(folder: Path | None) -> frozenset[GpuKind]:
         return frozenset()
     names = [path.name for path in folder.iterdir()]
     return frozenset(kind for part, kind in _BACKENDS if any(part in name for name in names))
+
+
+def has_gpu_code(folder: Path | None) -> bool:
+    """Return whether a build has code for any GPU, also for those that nothing here can ask about."""
+    names = [] if folder is None else [path.name for path in folder.iterdir()]
+    return any(f"ggml-{backend}" in name for backend in _GPU_BACKENDS for name in names)
 
 
 def cpu_libraries(folder: Path) -> tuple[Path, ...]:

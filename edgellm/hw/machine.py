@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from edgellm.hw.bandwidth import cpu_name, remembered
-from edgellm.hw.builds import engine_folder, gpu_kinds
+from edgellm.hw.builds import engine_folder, gpu_kinds, has_gpu_code
 from edgellm.hw.cpu import cpu_share
 from edgellm.hw.flags import cpu_flags
 from edgellm.hw.gpu import device_tree, gpus
@@ -34,6 +34,7 @@ class MachineFacts:
         share: CPUs and threads.
         gpus: that the installed engine can use.
         idle_gpus: that it cannot.
+        may_offload: whether it has code for GPUs, which may be there though no tool told of them.
         unified: whether host and GPUs share one memory, which is then counted once.
         flags: the CPU's features as Linux names them; empty where they are not known.
         bandwidth_gb_s: of the memory, in 10^9 bytes a second; None where it is not known.
@@ -50,6 +51,7 @@ class MachineFacts:
     bandwidth_gb_s: float | None = None
     profile: str | None = None
     idle_gpus: tuple[GpuFacts, ...] = ()
+    may_offload: bool = False
 
 
 def machine(root: Path = _ROOT, *, with_profile: bool = False) -> MachineFacts:
@@ -63,7 +65,8 @@ def machine(root: Path = _ROOT, *, with_profile: bool = False) -> MachineFacts:
     """
     memory = memory_facts()
     there = gpus(root)
-    kinds = gpu_kinds(engine_folder())
+    engine = engine_folder()
+    kinds = gpu_kinds(engine)
     usable = tuple(gpu for gpu in there if gpu.kind in kinds)
     profile = _profile(root, there) if with_profile else None
     prior = None if profile is None else profile.bandwidth_gb_s
@@ -78,6 +81,7 @@ def machine(root: Path = _ROOT, *, with_profile: bool = False) -> MachineFacts:
         bandwidth_gb_s=remembered() or prior,
         profile=None if profile is None else profile.id,
         idle_gpus=tuple(gpu for gpu in there if gpu.kind not in kinds),
+        may_offload=has_gpu_code(engine),
     )
 
 

@@ -10,7 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from edgellm.formats.gguf_memory import CELLS
-from edgellm.ggml_types import TYPES_BY_NAME
+from edgellm.ggml_types import MAX_THREADS, TYPES_BY_NAME
 from edgellm.hw.flags import slow_types
 from edgellm.policy.estimate import PlanSettings, estimate
 from edgellm.policy.plan import Plan
@@ -27,6 +27,7 @@ MIN_CTX: Final = 512
 DEFAULT_BATCH: Final = 512
 MIN_BATCH: Final = 64
 DEFAULT_KV_TYPE: Final = "f16"
+WIDE_KV_TYPES: Final = ("f16", "f32", "bf16")
 _MIN_MARGIN_BYTES: Final = 32 << 20
 _MAX_MARGIN_BYTES: Final = 1 << 30
 
@@ -36,12 +37,22 @@ def margin_bytes(available_bytes: int) -> int:
     return max(_MIN_MARGIN_BYTES, min(_MAX_MARGIN_BYTES, available_bytes // 10))
 
 
+def available_for(need_bytes: int) -> int:
+    """Return what must be available so that a need is met with the margin kept."""
+    return need_bytes + max(_MIN_MARGIN_BYTES, min(_MAX_MARGIN_BYTES, need_bytes // 9))
+
+
 def gpu_margin_bytes(total_bytes: int) -> int:
     """Return what is left of a GPU's own memory: a tenth, at least 1 GiB.
 
     Pools grow over days: an engine with 128 MiB to spare ran out after 76 hours (llama.cpp #28338).
     """
     return max(_MAX_MARGIN_BYTES, total_bytes // 10)
+
+
+def gpu_total_for(need_bytes: int) -> int:
+    """Return the least that a GPU must have so that a need is met with the margin kept."""
+    return max(need_bytes + _MAX_MARGIN_BYTES, -(-need_bytes * 10 // 9))
 
 
 class Fitting:
@@ -61,6 +72,8 @@ class Fitting:
         self.margin_bytes = margin_bytes(machine.available_bytes)
         self.have_bytes = max(0, machine.available_bytes - self.margin_bytes)
         self.gpu_have_bytes = _gpu_have_bytes(machine)
+        self.n_layers = shape.model.n_layers + 1  # the output counts as one after the last
+        self.prompt_tokens = prompt_tokens
         n_train = shape.model.n_ctx_train
         self.default_ctx = min(n_train, max(MIN_AUTO_CTX, prompt_tokens + ANSWER_ROOM))
         answer = ANSWER_ROOM if wishes.max_tokens is None else wishes.max_tokens
@@ -91,7 +104,7 @@ class Fitting:
             slow_types=slow,
             full_kv_bytes=self._full_kv_bytes(settings),
             tokens_per_s=self._tokens_per_s(settings),
-            warnings=warnings_of(self.shape, found, settings, slow),
+            warnings=warnings_of(self, found, settings, slow),
             shape=self.shape,
             machine=self.machine,
             wishes=self.wishes,
@@ -134,13 +147,15 @@ class Fitting:
         return low * CELLS
 
     def _defaults(self) -> PlanSettings:
-        wishes = self.wishes
+        """Return what is wished and else the default; the engine takes no more threads or layers."""
+        wishes, machine = self.wishes, self.machine
+        layers = self.n_layers if machine.gpus or machine.may_offload else 0
         return PlanSettings(
             n_ctx=wishes.n_ctx or self.default_ctx,
             n_batch=wishes.n_batch or DEFAULT_BATCH,
             kv_type=wishes.kv_type or DEFAULT_KV_TYPE,
-            n_gpu_layers=wishes.n_gpu_layers or 0,
-            n_threads=wishes.n_threads or self.machine.share.n_threads,
+            n_gpu_layers=min(wishes.n_gpu_layers or 0, layers),
+            n_threads=wishes.n_threads or min(MAX_THREADS, machine.share.n_threads),
             flash_attention=wishes.flash_attention or "auto",
             repack=wishes.repack is not False,
             snapshots=wishes.snapshots,
@@ -150,7 +165,7 @@ class Fitting:
         """Put as many layers on the GPU as fit, where the user leaves it open."""
         if self.wishes.n_gpu_layers is not None or not self.machine.gpus:
             return settings
-        low, high = 0, self.shape.model.n_layers + 1  # the output counts as one after the last
+        low, high = 0, self.n_layers
         while low < high:
             middle = (low + high + 1) // 2
             found = self.estimate(dataclasses.replace(settings, n_gpu_layers=middle))
@@ -184,7 +199,7 @@ class Fitting:
         rate = self.machine.bandwidth_gb_s
         n_layers = settings.n_gpu_layers
         if n_layers and not self.machine.unified:
-            whole = n_layers > self.shape.model.n_layers
+            whole = n_layers >= self.n_layers
             rate = self.machine.gpus[0].bandwidth_gb_s if whole and self.machine.gpus else None
         read = read_bytes_per_token(self.shape)
         return None if rate is None or not read else rate * 1e9 / read

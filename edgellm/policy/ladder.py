@@ -11,9 +11,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from edgellm.formats.gguf_memory import CELLS
 from edgellm.policy.estimate import estimate
-from edgellm.policy.fitting import can_round_rows
+from edgellm.policy.fitting import MIN_BATCH, WIDE_KV_TYPES, can_round_rows, whole_cells
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
     from edgellm.policy.plan import Plan
 
 Step = Literal["batch", "kv_type", "context", "gpu_layers", "model"]
-WIDE_KV_TYPES: Final = ("f16", "f32", "bf16")
 NARROW_KV_TYPE: Final = "q8_0"
-_MIN_BATCH: Final = 64
 _BATCH_STEP: Final = 4
 _WORTH_BYTES: Final = 1 << 20
 
@@ -88,8 +85,8 @@ def next_lower(
 def _rungs(plan: Plan, now: PlanSettings, needed_tokens: int) -> Iterator[Rung]:
     """Yield what the user's words allow to be made smaller, the cheapest first."""
     wishes = plan.wishes
-    if now.n_batch > _MIN_BATCH and wishes.n_batch is None:
-        n_batch = max(_MIN_BATCH, now.n_batch // _BATCH_STEP)
+    if now.n_batch > MIN_BATCH and wishes.n_batch is None:
+        n_batch = max(MIN_BATCH, now.n_batch // _BATCH_STEP)
         yield Rung(
             "batch",
             dataclasses.replace(now, n_batch=n_batch),
@@ -104,7 +101,7 @@ def _rungs(plan: Plan, now: PlanSettings, needed_tokens: int) -> Iterator[Rung]:
             f"keys and values as {NARROW_KV_TYPE} in place of {now.kv_type}",
             changes_numerics=True,
         )
-    n_ctx = -(-needed_tokens // CELLS) * CELLS
+    n_ctx = whole_cells(needed_tokens)
     if 0 < n_ctx < now.n_ctx and wishes.n_ctx is None:
         yield Rung(
             "context",

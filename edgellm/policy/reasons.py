@@ -8,7 +8,6 @@ from edgellm.policy.fitting import ANSWER_ROOM, MIN_AUTO_CTX
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
-    from edgellm.formats.gguf_shape import ModelShape
     from edgellm.policy.estimate import Estimate, PlanSettings
     from edgellm.policy.fitting import Fitting
 
@@ -46,10 +45,11 @@ def reasons_for(
         "flash_attention": "left to the engine",
         "repack": "weights may be copied into the layout this CPU computes fastest with",
     }
-    told = [
-        (name, reason if getattr(fitting.wishes, name) is None else ASKED_FOR)
-        for name, reason in free.items()
-    ]
+    wishes = fitting.wishes
+    kept = {name for name in free if getattr(wishes, name) is not None}
+    if wishes.n_gpu_layers and not last.n_gpu_layers:
+        kept.discard("n_gpu_layers")  # there is no GPU to put them on: the engine computes here
+    told = [(name, ASKED_FOR if name in kept else reason) for name, reason in free.items()]
     told.append(("snapshots", "prefixes are kept" if last.snapshots else "prefixes are not kept"))
     left = f"{format_bytes(machine.available_bytes)} {_WORDS[machine.limited_by]}"
     told.append(("memory", f"{left}, {format_bytes(fitting.margin_bytes)} stay free"))
@@ -57,12 +57,12 @@ def reasons_for(
 
 
 def warnings_of(
-    shape: ModelShape, found: Estimate, settings: PlanSettings, slow: tuple[str, ...]
+    fitting: Fitting, found: Estimate, settings: PlanSettings, slow: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return what is not known of a plan, or will be slow or worse than expected.
+    """Return what is not known of a plan, will be slow or worse than expected, or is too small.
 
     Args:
-        shape: the model's sizes.
+        fitting: the model, the machine and what was asked.
         found: the memory it takes.
         settings: of the plan.
         slow: types of weights without a fast kernel here.
@@ -71,7 +71,9 @@ def warnings_of(
     if slow:
         names = ", ".join(slow)
         told.append(f"the engine has no fast kernel for {names} on this CPU: answers will be slow")
-    trained = shape.model.n_ctx_train
+    trained, prompt = fitting.shape.model.n_ctx_train, fitting.prompt_tokens
+    if prompt >= settings.n_ctx:
+        told.append(f"a context of {settings.n_ctx} tokens cannot hold the prompt's {prompt}")
     if settings.n_ctx > trained:
         told.append(f"the model was trained with {trained} tokens: beyond, answers get worse")
     return tuple(told)
@@ -87,7 +89,7 @@ def _ctx(fitting: Fitting, first: PlanSettings, last: PlanSettings) -> str:
 
 
 def _layers(fitting: Fitting, last: PlanSettings) -> str:
-    machine, whole = fitting.machine, fitting.shape.model.n_layers + 1
+    machine, whole = fitting.machine, fitting.n_layers
     if not machine.gpus:
         idle = machine.idle_gpus
         return f"the engine here cannot use the {idle[0].name}" if idle else "no GPU"

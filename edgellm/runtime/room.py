@@ -6,16 +6,14 @@ prompt needs more, so that a long conversation is carried over a few times only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from edgellm.errors import PromptTooLong, SnapshotIncompatible
+from edgellm.policy.fitting import ANSWER_ROOM, MIN_AUTO_CTX
 
 if TYPE_CHECKING:
     from edgellm.engines.base import Engine
     from edgellm.runtime.live import Live
-
-MIN_AUTO_CTX: Final = 4096
-ANSWER_ROOM: Final = 1024
 
 
 class Room:

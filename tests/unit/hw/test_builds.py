@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgellm.hw.builds import build_features, cpu_libraries, engine_folder
+from edgellm.hw.builds import build_features, cpu_libraries, engine_folder, has_gpu_code
 from edgellm.hw.flags import BUILD_FEATURES
 
 SOURCE = "int ggml_cpu_has_avx2(void) { return 1; }\nint ggml_cpu_has_avx512(void) { return 0; }\n"
@@ -91,3 +91,15 @@ def test_a_library_of_damaged_bytes(library) -> None:
         damaged[at] = 255
         path.write_bytes(damaged)
         build_features(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [("libggml-hip.so", True), ("libggml-vulkan.so.0", True), ("libggml-base.so", False)],
+)
+def test_code_for_gpus_of_all_makers(tmp_path: Path, name: str, there: object) -> None:
+    """Known by its library, also where nothing here can ask such a GPU for its memory."""
+    (tmp_path / "libggml-cpu.so").touch()
+    (tmp_path / name).touch()
+    assert has_gpu_code(tmp_path) is there
+    assert not has_gpu_code(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,15 @@ from edgellm.ggml_types import TYPES_BY_NAME
 from edgellm.hw.cpu import CpuShare
 from edgellm.hw.gpu import GpuFacts
 from edgellm.policy import fitting
-from edgellm.policy.fitting import Fitting, gpu_margin_bytes, margin_bytes, read_bytes_per_token
+from edgellm.policy.fitting import (
+    Fitting,
+    available_for,
+    gpu_margin_bytes,
+    margin_bytes,
+    read_bytes_per_token,
+)
 from edgellm.policy.plan import Wishes, fit
+from edgellm.policy.ways import _beyond_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -339,3 +347,83 @@ def test_the_model_is_the_one_planned_for(make_shape: Make, make_machine: Make) 
     plan = fit(shape, FREE, machine)
     assert (shape, machine, FREE) == (plan.shape, plan.machine, plan.wishes)
     assert isinstance(plan.shape.model, ModelInfo)
+
+
+@pytest.mark.parametrize("need", [0, MIB, 300 * MIB, 3 * GIB, 9 * GIB, 40 * GIB])
+def test_what_must_be_available(need: int) -> None:
+    """The least memory from which the margin can be taken; two bytes less are too little."""
+    available = available_for(need)
+    assert available - margin_bytes(available) >= need
+    assert available - 2 - margin_bytes(available - 2) < need
+
+
+@pytest.mark.parametrize("limited_by", ["host", "cgroup", "rlimit"])
+def test_more_memory_is_enough(make_shape: Make, make_machine: Make, limited_by: str) -> None:
+    """What a way says is missing counts the margin, which grows with it: after that, it fits."""
+    shape, machine = make_shape(8 * GIB), make_machine(4 * GIB, limited_by=limited_by)
+    told = next(
+        way.what
+        for way in fit(shape, FREE, machine).ways
+        if " are free" in way.what or " by " in way.what
+    )
+    amount = re.search(r"([\d.]+) ([GM])B", told)
+    assert amount is not None
+    more = int(float(amount[1]) * {"G": 10**9, "M": 10**6}[amount[2]])
+    enough = dataclasses.replace(machine, available_bytes=machine.available_bytes + more)
+    assert fit(shape, FREE, enough).fits
+
+
+def test_a_way_still_fits_with_a_little_less(make_shape: Make, make_machine: Make) -> None:
+    """What is available moves between two commands; every way leaves 16 MiB for that."""
+    for available in range(1500 * MIB, 3500 * MIB, 97 * MIB):
+        machine = make_machine(available)
+        less = dataclasses.replace(machine, available_bytes=available - 16 * MIB)
+        have = fit(make_shape(), Wishes(n_ctx=16384), less).have_bytes
+        needs = [way.need_bytes for way in fit(make_shape(), Wishes(n_ctx=16384), machine).ways]
+        assert all(need <= have for need in needs if need is not None)
+
+
+def test_two_flags_that_spare_the_copy(make_shape: Make, make_machine: Make) -> None:
+    """Where the smallest context is too large, no snapshot and rounded rows together may do."""
+    plan = fit(make_shape(), FREE, make_machine(1370 * MIB))
+    assert "--snapshot off --kv-type q8_0" in [way.flags for way in plan.ways]
+
+
+def test_layers_without_a_gpu_lie_on_the_host(make_shape: Make, make_machine: Make) -> None:
+    """An engine that finds no GPU computes all of them here, whatever was asked for."""
+    wish, machine = Wishes(n_gpu_layers=99), make_machine(16 * GIB)
+    plan, free = fit(make_shape(), wish, machine), fit(make_shape(), FREE, machine)
+    assert (plan.settings.n_gpu_layers, plan.need_bytes) == (0, free.need_bytes)
+    assert dict(plan.reasons)["n_gpu_layers"] == "no GPU"
+    unseen = dataclasses.replace(machine, may_offload=True)  # such as one of another maker
+    assert fit(make_shape(), wish, unseen).settings.n_gpu_layers == 5
+
+
+def test_a_huge_number_of_layers_is_all_of_them(make_shape: Make, make_machine: Make) -> None:
+    """There are no more than the model has, and none is looked at twice."""
+    wishes = Wishes(n_gpu_layers=(1 << 31) - 1, n_ctx=1 << 20)
+    plan = fit(make_shape(), wishes, make_machine(16 * GIB, gpus=(CARD,)))
+    assert (False, 5) == (plan.fits, plan.settings.n_gpu_layers)
+
+
+def test_a_gpu_that_is_too_small(make_shape: Make, make_machine: Make) -> None:
+    """Where the host has room, it is the GPU that must be larger."""
+    wishes = Wishes(n_gpu_layers=5, n_ctx=512, kv_type="q4_0", n_batch=64, snapshots=False)
+    shape = make_shape(64 * GIB)
+    fitting_ = Fitting(shape, wishes, make_machine(80 * GIB, gpus=(CARD,)), 0)
+    settings = fit(shape, wishes, fitting_.machine).settings
+    assert not fitting_.fits(settings)
+    last = [way.what for way in _beyond_flags(fitting_, settings)][-1]
+    assert last.startswith("a GPU with 76.")
+
+
+def test_no_more_threads_than_the_engine_takes(make_shape: Make, make_machine: Make) -> None:
+    """A machine of 1000 CPUs runs as many as ggml can."""
+    plan = fit(make_shape(), FREE, make_machine(16 * GIB, share=CpuShare(1000, 1000, None)))
+    assert plan.settings.n_threads == 512
+
+
+def test_a_prompt_longer_than_the_context(make_shape: Make, make_machine: Make) -> None:
+    """It fits the memory, but no answer can come of it: that is said beforehand."""
+    plan = fit(make_shape(n_ctx_train=2048), FREE, make_machine(16 * GIB), 2048)
+    assert plan.warnings == ("a context of 2048 tokens cannot hold the prompt's 2048",)
