@@ -12,7 +12,9 @@ import typer
 
 from edgellm.cli.flags import INT_MAX, gpu_layers
 from edgellm.cli.options import KvType  # noqa: TC001  # typer reads the annotations at run time
+from edgellm.core import Tier
 from edgellm.errors import EXIT_DOES_NOT_FIT, UsageError
+from edgellm.ggml_types import MAX_THREADS
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -68,17 +70,22 @@ def plan(
         typer.Option("--max-tokens", "-n", metavar="N", min=1, help="Length of the answer."),
     ] = None,
     snapshot: Annotated[
-        bool, typer.Option("--snapshot/--no-snapshot", help="Count a snapshot's copy.")
-    ] = True,
+        Tier, typer.Option("--snapshot", help="As of `run`; off counts no snapshot's copy.")
+    ] = Tier.AUTO,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say whether a model fits, and how; exit 4 where it does not."""
     from edgellm.cli import render
     from edgellm.policy.plan import Wishes
 
-    for name, value in (("--ctx", ctx), ("--batch", batch), ("--threads", threads)):
-        if value is not None and value > INT_MAX:
-            raise UsageError(f"{name} must be at most {INT_MAX}, not {value}")
+    limits = (
+        ("--ctx", ctx, INT_MAX),
+        ("--batch", batch, INT_MAX),
+        ("--threads", threads, MAX_THREADS),
+    )
+    for name, value, most in limits:
+        if value is not None and value > most:
+            raise UsageError(f"{name} must be at most {most}, not {value}")
     found = planned(
         Path(model),
         Wishes(
@@ -87,7 +94,7 @@ def plan(
             kv_type=None if kv_type is None else kv_type.value,
             n_gpu_layers=gpu_layers(layers),
             n_threads=threads or None,
-            snapshots=snapshot,
+            snapshots=snapshot is not Tier.OFF,
             max_tokens=max_tokens,
         ),
         device,
@@ -164,6 +171,8 @@ def _lines(found: Plan) -> list[tuple[str, str]]:
     if found.shape.unknown:
         verdict = "not known"
     need, have = format_bytes(found.need_bytes), format_bytes(found.have_bytes)
+    if not found.fits and found.need_bytes <= found.have_bytes:
+        verdict = "no, the GPU's memory is too small"
     return [
         ("model", found.shape.model.name),
         ("machine", found.machine.profile or "this one"),

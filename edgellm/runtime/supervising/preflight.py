@@ -13,8 +13,8 @@ from edgellm.errors import DoesNotFit, UsageError
 from edgellm.formats.gguf_check import checked_model
 from edgellm.formats.gguf_shape import shape_of
 from edgellm.hw.machine import machine
+from edgellm.policy.fitting import MIN_AUTO_CTX
 from edgellm.policy.plan import Wishes, fit
-from edgellm.runtime.room import MIN_AUTO_CTX
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
@@ -90,11 +90,15 @@ def refusal(plan: Plan, path: Path) -> DoesNotFit:
     if plan.wishes.n_ctx is not None:
         what = f"a context of {plan.wishes.n_ctx} tokens does not fit"
     ways = [f"{way.flags} ({way.what})" if way.flags else way.what for way in plan.ways[:_N_WAYS]]
+    need_bytes, have_bytes, whose = plan.need_bytes, plan.have_bytes, ""
+    if plan.gpu_have_bytes is not None and need_bytes <= have_bytes:
+        need_bytes, have_bytes = plan.estimate.gpu_bytes, plan.gpu_have_bytes
+        whose = "the GPU's "
     return DoesNotFit(
         f"{what}: keys and values take {format_bytes(kv_bytes)}, all together "
-        f"{format_bytes(plan.need_bytes)}, {format_bytes(plan.have_bytes)} of memory are free",
+        f"{format_bytes(need_bytes)}, {format_bytes(have_bytes)} of {whose}memory are free",
         path=path,
         hint=f"ways to fit: {'; '.join(ways)}" if ways else "choose a smaller model",
-        need_bytes=plan.need_bytes,
-        have_bytes=plan.have_bytes,
+        need_bytes=need_bytes,
+        have_bytes=have_bytes,
     )

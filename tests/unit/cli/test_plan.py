@@ -44,7 +44,7 @@ def test_one_object_for_programs(cli: Any, model: Path) -> None:
 def test_flags_are_wishes(cli: Any, model: Path) -> None:
     """Each is kept, and its reason is that it was asked for."""
     flags = ["--ctx", 1024, "--kv-type", "q8_0", "--batch", 64, "--threads", 3, "--gpu-layers", 0]
-    (plan,) = cli("plan", model, *flags, "--no-snapshot", "--json").lines
+    (plan,) = cli("plan", model, *flags, "--snapshot", "off", "--json").lines
     settings, reasons = plan["settings"], plan["reasons"]
     expected = {"n_ctx": 1024, "kv_type": "q8_0", "n_batch": 64, "n_threads": 3, "n_gpu_layers": 0}
     for name, value in expected.items():
@@ -63,6 +63,14 @@ def test_for_another_machine(cli: Any, model: Path) -> None:
     assert plan["tokens_per_s_at_most"] > 0
 
 
+def test_a_gpu_that_is_too_small(cli: Any, model: Path) -> None:
+    """It is the GPU's memory that is short, and the line that says no says so."""
+    flags = ["--device", "laptop-rtx-4050-6gb", "--gpu-layers", 99, "--ctx", 12_000_000]
+    result = cli("plan", model, *flags, "--snapshot", "off")
+    assert result.code == 4
+    assert "no, the GPU's memory is too small: " in result.out
+
+
 def test_what_does_not_fit(cli: Any, model: Path) -> None:
     """The plan is printed all the same, ways go to stderr, and the code is 4."""
     result = cli("plan", model, "--device", "raspberry-pi-5-4gb", "--ctx", 1 << 30)
@@ -78,6 +86,7 @@ def test_what_does_not_fit(cli: Any, model: Path) -> None:
         (["none.gguf"], 3, "none.gguf"),
         (["{model}", "--device", "none"], 2, "no device profile 'none'"),
         (["{model}", "--ctx", "99999999999"], 2, "--ctx must be at most"),
+        (["{model}", "--threads", "513"], 2, "--threads must be at most 512"),
         (["{model}", "--gpu-layers", "many"], 2, "many"),
         (["{model}", "--kv-type", "q9"], 2, "q9"),
     ],
