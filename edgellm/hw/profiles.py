@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from edgellm.errors import UsageError
 from edgellm.hw.cpu import CpuShare
 from edgellm.hw.gpu import GpuFacts
 from edgellm.hw.machine import MachineFacts
+from edgellm.hw.profile_fields import Table, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,6 @@ Kind = Literal["board", "laptop", "desktop"]
 
 _PLACE: Final = "edgellm.devices"
 _SUFFIX: Final = ".toml"
-_MAX_FILE_BYTES: Final = 1 << 16
-_GIB: Final = 1 << 30
 _TOP: Final = {"name", "kind", "source_url", "verified", "notes", "memory", "cpu", "gpu", "match"}
 _MEMORY: Final = {"total_gib", "usable_gib", "usable_evidence", "bandwidth_gb_s", "unified"}
 _CPU: Final = {"isa", "n_cpus", "flags"}
@@ -146,7 +144,7 @@ def read_profile(file: Traversable) -> Profile:
         UsageError: it is no TOML, or a field is missing, unknown, of the wrong type or out of range.
     """
     name = file.name.removesuffix(_SUFFIX)
-    table = _Table(file.name, "", _parsed(file), _TOP)
+    table = Table(file.name, "", parsed(file), _TOP)
     if not _NAME.fullmatch(name):
         raise UsageError(f"{file.name}: a profile is named with small letters, digits and hyphens")
     memory, cpu = table.table("memory", _MEMORY), table.table("cpu", _CPU)
@@ -176,7 +174,7 @@ def read_profile(file: Traversable) -> Profile:
     )
 
 
-def _gpu(table: _Table, usable: int, *, unified: bool) -> GpuFacts:
+def _gpu(table: Table, usable: int, *, unified: bool) -> GpuFacts:
     """Return the GPU; with unified memory what it may take is what the model may take."""
     own = None if unified else table.gib("memory_gib")
     given = "compute_capability" in table.values
@@ -190,85 +188,3 @@ def _gpu(table: _Table, usable: int, *, unified: bool) -> GpuFacts:
         unified=unified,
         bandwidth_gb_s=None if unified else table.number("bandwidth_gb_s", 1, 10_000),
     )
-
-
-def _parsed(file: Traversable) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-
-    with file.open("rb") as stream:
-        data = stream.read(_MAX_FILE_BYTES + 1)
-    if len(data) > _MAX_FILE_BYTES:
-        raise UsageError(f"{file.name}: a profile is at most {_MAX_FILE_BYTES} bytes long")
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as err:
-        raise UsageError(f"{file.name}: no TOML: {err}") from err
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """One table of a file, whose keys are known; each getter checks what it returns."""
-
-    file: str
-    where: str
-    values: Mapping[str, Any]
-    known: set[str]
-
-    def __post_init__(self) -> None:
-        for key in self.values:
-            if key not in self.known:
-                raise self._wrong(key, "is unknown")
-
-    def table(self, key: str, known: set[str]) -> _Table:
-        value = self._value(key, dict, "must be a table")
-        return _Table(self.file, f"{key}.", value, known)
-
-    def text(self, key: str) -> str:
-        value: str = self._value(key, str, "must be text")
-        if not value.strip():
-            raise self._wrong(key, "is empty")
-        return value
-
-    def texts(self, key: str) -> list[str]:
-        value: list[Any] = self._value(key, list, "must be a list of texts")
-        if not all(isinstance(item, str) and item for item in value):
-            raise self._wrong(key, "must be a list of texts")
-        return value
-
-    def url(self, key: str) -> str:
-        value = self.text(key)
-        if not re.fullmatch(r"https://[^\s]+", value):
-            raise self._wrong(key, "must be an https:// address")
-        return value
-
-    def one_of(self, key: str, allowed: tuple[Any, ...]) -> Any:
-        value = self.text(key)
-        if value not in allowed:
-            raise self._wrong(key, f"must be one of {', '.join(allowed)}")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value: bool = self._value(key, bool, "must be true or false")
-        return value
-
-    def number(self, key: str, low: float, high: float) -> float:
-        value = self._value(key, (int, float), "must be a number")
-        if isinstance(value, bool) or not low <= value <= high:
-            raise self._wrong(key, f"must be a number between {low:g} and {high:g}")
-        return float(value)
-
-    def gib(self, key: str) -> int:
-        return int(self.number(key, 0.25, 4096) * _GIB)
-
-    def _value(self, key: str, kind: type | tuple[type, ...], said: str) -> Any:
-        if key not in self.values:
-            raise self._wrong(key, "is missing")
-        if not isinstance(self.values[key], kind):
-            raise self._wrong(key, said)
-        return self.values[key]
-
-    def _wrong(self, key: str, what: str) -> UsageError:
-        return UsageError(f"{self.file}: {self.where}{key} {what}")
