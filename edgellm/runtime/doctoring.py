@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from edgellm import kernels, paths
+from edgellm.config import allowed_mode, config_path, read_config
 from edgellm.core import Mode
 from edgellm.engines.llamacpp.built_for import REBUILD_COMMAND
-from edgellm.errors import EdgeLLMError
+from edgellm.errors import EdgeLLMError, UsageError
 from edgellm.hw.bandwidth import cpu_name, measure, remember
 from edgellm.hw.builds import engine_folder, gpu_kinds
 from edgellm.hw.cpu import cpu_share
@@ -59,13 +60,15 @@ class Check:
     hint: str = ""
 
 
-def checkup(probe: Callable[[], str] | None = None, mode: Mode = Mode.PRIVATE) -> Iterator[Check]:
+def checkup(probe: Callable[[], str] | None = None, mode: Mode | None = None) -> Iterator[Check]:
     """Make all checks, and yield each as it ends.
 
     Args:
         probe: asks the endpoint whether it is there, and says what it found; None asks nobody.
-        mode: which routes are allowed.
+        mode: which routes are allowed; None takes what is set.
     """
+    settings, found_mode = settings_check(mode)
+    yield settings
     yield _cpu()
     yield Check("threads", "ok", _threads_text())
     yield from engine_checks()
@@ -75,7 +78,21 @@ def checkup(probe: Callable[[], str] | None = None, mode: Mode = Mode.PRIVATE) -
     yield _storage()
     yield _kernels()
     yield keyring_check(os.environ.get(paths.ENCRYPT_VARIABLE, ""))
-    yield endpoint_check(probe, mode)
+    yield endpoint_check(probe, found_mode)
+
+
+def settings_check(mode: Mode | None = None) -> tuple[Check, Mode]:
+    """Return whether the settings can be read, and the mode: the strict one where they cannot.
+
+    Args:
+        mode: that stands above them, or None.
+    """
+    try:
+        path, found = config_path(), allowed_mode(read_config().mode)
+    except EdgeLLMError as err:
+        return Check("settings", "failed", err.message, err.hint), mode or Mode.PRIVATE
+    place = str(path) if path.is_file() else "no file of settings"
+    return Check("settings", "ok", f"mode {(mode or found).value}, {place}"), mode or found
 
 
 def engine_checks() -> Iterator[Check]:
@@ -141,7 +158,9 @@ def gpu_checks(there: tuple[GpuFacts, ...]) -> Iterator[Check]:
         memory = "" if gpu.total_bytes is None else f", {format_bytes(gpu.total_bytes)}"
         free = "" if gpu.free_bytes is None else f", {format_bytes(gpu.free_bytes)} free"
         capability = f", {gpu.compute_capability}" if gpu.compute_capability else ""
-        told = f"{gpu.name}{capability}{memory}{free}" + (f"; {gpu.note}" if gpu.note else "")
+        driver = f", driver {gpu.driver}" if gpu.driver else ""
+        told = f"{gpu.name}{capability}{driver}{memory}{free}"
+        told += f"; {gpu.note}" if gpu.note else ""
         if gpu.kind in kinds:
             yield Check("GPU", "ok", told)
         else:
@@ -175,13 +194,17 @@ def _bandwidth() -> Check:
     told = f"{rate:.1f} GB/s read by {cpu_share().n_threads} threads"
     try:
         remember(rate)
-    except OSError as err:
-        return Check("bandwidth", "ok", f"{told}; not kept for plans: {err.strerror}")
+    except (OSError, UsageError) as err:
+        why = err.message if isinstance(err, UsageError) else err.strerror
+        return Check("bandwidth", "ok", f"{told}; not kept for plans: {why}")
     return Check("bandwidth", "ok", told)
 
 
 def _storage() -> Check:
-    home = paths.home_dir()
+    try:
+        home = paths.home_dir()
+    except UsageError as err:
+        return Check("disk", "failed", err.message, err.hint)
     try:
         found = storage_facts(home)
     except OSError as err:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edgellm.config import set_value
+from edgellm.config import config_path, set_value
 from edgellm.runtime import doctoring
 from edgellm.runtime.doctoring import Check
 from edgellm.runtime.engine_probe import EngineProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
     from typing import Any
 
     from edgellm.core import Mode
@@ -61,6 +62,30 @@ def test_lines_for_people(cli: Any, checks: Any) -> None:
     assert "CPU:" in result.out
     assert "FAILED: no libc" in result.out
     assert result.err == "hint: llama.cpp: run: pip install x\n"
+
+
+@pytest.mark.usefixtures("quick")
+def test_damaged_settings_are_a_check_that_fails(cli: Any) -> None:
+    """The other checks are made all the same, and no endpoint is asked."""
+    config_path().parent.mkdir(parents=True, exist_ok=True)
+    config_path().write_text("mode = [")
+    result = cli("doctor", "--endpoint", "--json")
+    statuses = {check["name"]: check["status"] for check in result.lines[0]["checks"]}
+    assert (result.code, statuses["settings"], statuses["endpoint"]) == (1, "failed", "failed")
+    assert statuses["memory"] in ("ok", "warning")
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_home_that_is_a_file(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing can be kept there: settings and disk fail, and the rest is told."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EDGELLM_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(doctoring, "measure", lambda *_: 9.0)
+    result = cli("doctor", "--json")
+    found = {check["name"]: check for check in result.lines[0]["checks"]}
+    statuses = [found[name]["status"] for name in ("settings", "disk")]
+    assert (result.code, statuses) == (1, ["failed", "failed"])
+    assert "not kept for plans" in found["bandwidth"]["found"]
 
 
 def test_the_endpoint_needs_a_mode(cli: Any, quick: None) -> None:

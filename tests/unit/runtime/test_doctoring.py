@@ -56,8 +56,8 @@ def test_all_checks_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctoring, "measure", lambda *_: 12.5)
     found = by_name(tuple(checkup()))
     assert [
-        *("CPU", "threads", "llama.cpp", "ONNX Runtime", "GPU", "memory", "bandwidth", "disk"),
-        *("kernels", "keyring", "endpoint"),
+        *("settings", "CPU", "threads", "llama.cpp", "ONNX Runtime", "GPU", "memory"),
+        *("bandwidth", "disk", "kernels", "keyring", "endpoint"),
     ] == list(found)
     assert "failed" not in {check.status for check in found.values()}
     assert found["bandwidth"].found.startswith("12.5 GB/s")
