@@ -61,7 +61,6 @@ class _Builder:
         shape: the model's sizes.
         n_ctx: tokens of the context.
         n_batch: tokens of one decode call.
-        n_outputs: tokens that logits are reserved for.
         kv_type: ggml's name of the type of keys and values.
         flash: whether scores are kept for a few tokens at a time only.
     """
@@ -72,7 +71,6 @@ class _Builder:
         *,
         n_ctx: int,
         n_batch: int,
-        n_outputs: int,
         kv_type: str,
         flash: bool,
     ) -> None:
@@ -89,14 +87,14 @@ class _Builder:
         self.indexed = self._uses_index(self.layers)
         self.wide_mask: Result | None = None
         # What is there before the graph runs, in the engine's order.
-        self.graph = Graph(n_batch, n_outputs)
+        self.graph = Graph(n_batch, n_batch)  # logits are reserved for all of them
         self.tokens = self.graph.input(4 * n_batch)
         self.graph.input(_FLOAT_BYTES * widths.embd * n_batch, used=False)  # for images
         self.positions = self.graph.input(4 * n_batch)
         self.caches: dict[str, _Cache] = {}
         for row in shape.rows:
             self._add_cache(row)
-        self.outputs = self.graph.input(4 * n_outputs)
+        self.outputs = self.graph.input(4 * n_batch)
 
     def space(self) -> Space:
         """Return the space of the graph."""
@@ -251,9 +249,7 @@ def graph_space(shape: ModelShape, *, n_ctx: int, n_batch: int, kv_type: str, fl
         kv_type: ggml's name of the type of keys and values.
         flash: whether flash attention is used.
     """
-    return _Builder(
-        shape, n_ctx=n_ctx, n_batch=n_batch, n_outputs=n_batch, kv_type=kv_type, flash=flash
-    ).space()
+    return _Builder(shape, n_ctx=n_ctx, n_batch=n_batch, kv_type=kv_type, flash=flash).space()
 
 
 def _turned_width(head: int) -> int:
