@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 KV_TYPES: Final = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 MAX_CTX_FACTOR: Final = 64
 _SHARE: Final = 0.8  # of the free memory
+_MOST_OF_FAILED: Final = 0.75  # of a context that could not be had
 SPLIT_RULE: Final = "1"  # segments cut at the boundary, each in chunks from its own start
 _ATTENTION: Final = ("dense", "mla", "window")
 _MROPE_TYPES: Final = (8, 40)  # LLAMA_ROPE_TYPE_MROPE and _IMROPE, llama.h
@@ -122,12 +123,13 @@ def context_too_big(
     message = f"a context of {n_ctx} tokens does not fit"
     message += f": {', '.join(parts)}" if parts else ""
     message += f", {format_bytes(have)} of memory are free"
-    # All of it grows with the context; some room is left for what is not counted here.
-    share = min(1.0, _SHARE * have / with_mask) if kv else 0.0
+    # All of it grows with the context; some room is left for what is not counted here. What has just
+    # failed is no advice, whatever the figures say.
+    share = min(_MOST_OF_FAILED, _SHARE * have / with_mask) if kv else 0.0
     most = int(n_ctx * share) // CELLS * CELLS
     hint = f"the largest that fits is about --ctx {most}" if most else "use a smaller --ctx"
     if settings.kv_type in ELEMENT_BYTES:
-        hint += "; --kv-type q8_0 halves it"
+        hint += "; --kv-type q8_0 halves keys and values"
     return DoesNotFit(
         f"{message} ({reason})" if reason else message,
         path=model.path,
