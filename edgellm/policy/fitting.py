@@ -30,6 +30,8 @@ DEFAULT_KV_TYPE: Final = "f16"
 WIDE_KV_TYPES: Final = ("f16", "f32", "bf16")
 _MIN_MARGIN_BYTES: Final = 32 << 20
 _MAX_MARGIN_BYTES: Final = 1 << 30
+MAPPED_BYTES: Final = 192 << 20
+"""Address space of a worker that is never written to: libraries, and what each thread's heap reserves."""
 
 
 def margin_bytes(available_bytes: int) -> int:
@@ -117,11 +119,12 @@ class Fitting:
     def need_bytes(self, found: Estimate) -> int:
         """Return what the host must give; one memory is counted once, with all that lies in it.
 
-        A limit of address space counts what is reserved, also where it is never written to.
+        A limit of address space counts what is reserved, also where it is never written to, and
+        what a worker maps.
         """
         need = found.total_bytes + (found.gpu_bytes if self.machine.unified else 0)
         if self.machine.limited_by == "rlimit":
-            need += max(0, found.reserved_bytes - found.compute_bytes)
+            need += max(0, found.reserved_bytes - found.compute_bytes) + MAPPED_BYTES
         return need
 
     def is_enough(self, found: Estimate) -> bool:

@@ -139,7 +139,7 @@ def _beyond_flags(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
         )
     more = _RAISES.get(machine.limited_by)
     if more is not None and short > 0:
-        yield Way("", more.format(format_bytes(needed - machine.available_bytes)))
+        yield Way("", more.format(_at_least(needed - machine.available_bytes)))
     fits_resident = found.resident_bytes <= fitting.have_bytes
     cost = (
         "weights that do not fit are read from the disk for every token"
@@ -148,7 +148,13 @@ def _beyond_flags(fitting: Fitting, settings: PlanSettings) -> Iterator[Way]:
     )
     yield Way("--force", f"try all the same: {cost}")
     if short > 0:
-        yield Way("", f"a machine with {format_bytes(needed)} of available memory, {_OR_SMALLER}")
+        yield Way("", f"a machine with {_at_least(needed)} of available memory, {_OR_SMALLER}")
     else:
-        own = format_bytes(gpu_total_for(found.gpu_bytes))
+        own = _at_least(gpu_total_for(found.gpu_bytes))
         yield Way("", f"a GPU with {own} of memory, {_OR_SMALLER}")
+
+
+def _at_least(n_bytes: int) -> str:
+    """Return an amount rounded up where it is rounded: what is typed after it must do."""
+    step = 10**8 if n_bytes >= 10**9 else 10**5
+    return format_bytes(-(-n_bytes // step) * step)

@@ -178,8 +178,7 @@ def test_a_context_beyond_the_memory(field_samples: Path, run_edgellm: Run, tmp_
     assert "of memory are free" in said
     fits = re.search(r"--ctx (\d+)", said.partition("hint:")[2])
     assert fits, said
-    # Under a limit of the address space the engine's mappings count too, which no estimate knows.
-    again = run_edgellm(*limited, "--ctx", int(fits[1]) // 2, memory_bytes=1_000_000_000)
+    again = run_edgellm(*limited, "--ctx", fits[1], memory_bytes=1_000_000_000)
     assert again.returncode == 0, again.stderr
 
 
