@@ -11,8 +11,9 @@ import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from edgellm.core import Done, Failure, Message, Request, Warn
-from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, NoRoute, UsageError
+from edgellm.core import Done, Message, Request, Warn
+from edgellm.errors import Cancelled, EngineFailed, UsageError
+from edgellm.runtime.supervising.ending import end_error, with_failure
 from edgellm.runtime.supervising.here import Here
 from edgellm.runtime.supervising.turn import RouteFailed, Turn
 from edgellm.runtime.worker.ending import WorkerEnded
@@ -92,7 +93,7 @@ class Supervisor:
             for event in self._chooser.explained(turn, decision):
                 if isinstance(event, Warn):
                     _LOG.warning(event.message)  # nobody reads events yet
-            raise self._end(turn, decision)
+            raise end_error(turn, decision)
         self._opening = turn.failure
 
     def note(self, text: str) -> None:
@@ -105,7 +106,7 @@ class Supervisor:
 
     def stream(self, request: Request) -> Iterator[Event]:
         """Answer a request piece by piece; `cancel` counts from this call on."""
-        return _with_failure(self._answer(request, self._n_cancels))
+        return with_failure(self._answer(request, self._n_cancels))
 
     def generate(self, request: Request) -> Done:
         """Answer a request whole."""
@@ -148,7 +149,7 @@ class Supervisor:
                 return
         yield from turn.told()
         yield from self._chooser.explained(turn, decision)
-        raise self._end(turn, decision)
+        raise end_error(turn, decision)
 
     def _go(self, turn: Turn, decision: Decision) -> list[Event]:
         """Turn to a route, one rung lower where memory ran out, and say so."""
@@ -171,20 +172,6 @@ class Supervisor:
         turn.failure, turn.first_failure = failed, turn.first_failure or failed
         self._recorder.failed(failed)
 
-    @staticmethod
-    def _end(turn: Turn, decision: Decision) -> EdgeLLMError:
-        """Return what the caller gets when no route is left: the first failure, and the last with it."""
-        first, last = turn.first_failure, turn.failure
-        if first is None or last is None:
-            return NoRoute(
-                "no route may be taken: " + "; ".join(decision.reasons),
-                reasons=decision.reasons,
-                hint=decision.remedy,
-            )
-        if last is not first:
-            first.error.__cause__ = last.error
-        return first.error
-
     def warm(self, messages: Sequence[Message], tools: Tools = ()) -> SnapshotUse:
         """Read the prefix of a conversation and wait until the disk has it; see `Session.warm`."""
         turn = Turn(Request(tuple(messages) or _OPENING.messages, tools=tools))
@@ -195,13 +182,13 @@ class Supervisor:
                 self._failed(turn, failed)
             decision = self._chooser.decide_here(turn, turn.failure)
             if decision.route != "local":
-                raise self._end(turn, decision)
+                raise end_error(turn, decision)
             self._go(turn, decision)
             try:
                 return self._warm(turn, messages, tools)
             except RouteFailed as failed:
                 self._failed(turn, failed)
-                raise self._end(turn, decision) from failed
+                raise end_error(turn, decision) from failed
 
     def _warm(self, turn: Turn, messages: Sequence[Message], tools: Tools) -> SnapshotUse:
         turn.n_local += 1
@@ -259,11 +246,3 @@ class Supervisor:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _with_failure(events: Iterator[Event]) -> Iterator[Event]:
-    """Let an error be the last event of a stream."""
-    try:
-        yield from events
-    except EdgeLLMError as err:
-        yield Failure(err.code, str(err), err.exit_code)
