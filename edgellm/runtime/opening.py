@@ -25,8 +25,9 @@ def open_session(path: Path, options: SessionOptions) -> Session:
     """
     if options.isolation == "none":
         from edgellm.runtime.local import open_session as open_local
+        from edgellm.runtime.supervising.recorded import Recorded
 
-        return open_local(path, options)
+        return Recorded(open_local(path, options), options)
     from edgellm.runtime.supervising.assembling import open_supervisor
 
     return open_supervisor(path, options)

@@ -32,11 +32,13 @@ class Recorder:
     Args:
         options: the user's.
         model: name of the local model.
-        resting: this machine's breaker.
+        resting: this machine's breaker, or None where nothing of it can be outlived.
         home: the folder of the books.
     """
 
-    def __init__(self, options: SessionOptions, model: str, resting: Resting, home: Path) -> None:
+    def __init__(
+        self, options: SessionOptions, model: str, resting: Resting | None, home: Path
+    ) -> None:
         self._options = options
         self._model = model
         self._resting = resting
@@ -70,7 +72,7 @@ class Recorder:
     def finished(self, turn: Turn, done: Done) -> Done:
         """Write down an answer, and return its end as the caller gets it."""
         has_tried = turn.decision is not None and "warm_up" in turn.decision.obligations
-        if has_tried and done.finish_reason != "cancelled":
+        if self._resting and has_tried and done.finish_reason != "cancelled":
             self._resting.note_success()
         turn.usage = done.usage
         self._append(turn, done.finish_reason, has_answer=True)
@@ -85,7 +87,7 @@ class Recorder:
 
     def failed(self, failure: RouteFailed) -> None:
         """Note that a route failed."""
-        if failure.is_death_for_memory:
+        if self._resting and failure.is_death_for_memory:
             self._resting.note_death()
 
     def _append(self, turn: Turn, finish: str, *, has_answer: bool) -> None:
