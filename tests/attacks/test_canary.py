@@ -261,7 +261,10 @@ def test_g2_the_tests_of_running_pass_without_a_network():
     """In `offline` mode the process makes no AF_INET/AF_INET6 syscall: nor do our own tests of it."""
     unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--net"]
     root = Path(__file__).resolve().parents[2]
-    tests = ("tests/e2e/test_worker.py", "tests/e2e/test_cli.py", "tests/field/test_reuse.py")
+    tests = (
+        "tests/unit/runtime/supervising/test_deaths_survived.py",
+        "tests/unit/runtime/test_local.py",
+    )
     done = subprocess.run(
         [*unshare, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         cwd=root,
