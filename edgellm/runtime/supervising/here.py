@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from edgellm.core import Event
     from edgellm.policy.progress import Pace
+    from edgellm.routing import Phase
     from edgellm.runtime.session import Step
     from edgellm.runtime.supervising.place import Place
     from edgellm.runtime.supervising.turn import Turn
@@ -70,8 +71,11 @@ class Here:
             EdgeLLMError: it failed for good.
         """
         turn.n_local += 1
-        worker = self._place.ready(lambda: turn.is_cancelled)
+        turn.leaving = None
+        worker = self._place.ready(self._gives_up(turn))
         if worker is None:
+            if not turn.is_cancelled:
+                raise _late(turn, "load")
             yield Done(turn.text, "cancelled", seed=turn.seed)
             return
         self._place.inquest.begin(worker.pid)
@@ -84,7 +88,9 @@ class Here:
             except WorkerEnded as ended:
                 death = self._place.death(ended.ending, available_bytes=watch.available_bytes)
                 if not turn.is_cancelled:
-                    raise death from ended
+                    # One that was told to leave and did not hear it was killed for that, and did not fail.
+                    left = turn.leaving is not None and ended.ending.asked
+                    raise (_late(turn, ended.ending.phase) if left else death) from ended
                 yield Done(turn.text, "cancelled", seed=turn.seed)
             except EdgeLLMError as err:
                 raise self._place.failure(err, worker.phase) from err
@@ -117,9 +123,8 @@ class Here:
             return turn.token(event.text)
         if isinstance(event, Done):
             is_late = turn.leaving is not None and event.finish_reason == "cancelled"
-            if is_late and turn.leaving is not None and not turn.is_cancelled:
-                error = EngineFailed("the answer was too late, or too slow, on this machine")
-                raise RouteFailed(error, turn.leaving, step.phase)
+            if is_late and not turn.is_cancelled:
+                raise _late(turn, step.phase)
             turn.usage = event.usage
             return dataclasses.replace(event, text=turn.text)
         if isinstance(event, Warn) and self._said.setdefault(event.message, pid) != pid:
@@ -146,6 +151,31 @@ class Here:
         def on_late() -> None:
             leave(Trigger.DEADLINE)
 
+        return Watch(on_pace, on_late, self._left_s(turn))
+
+    def _left_s(self, turn: Turn) -> float | None:
+        """Return the seconds to the deadline, None where there is none or it was met."""
+        if self._deadline_s is None or turn.first_s is not None:
+            return None
         spent_s = perf_counter() - turn.started_s  # from the request, loading included
-        left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - spent_s)
-        return Watch(on_pace, on_late, left_s)
+        return max(0.0, self._deadline_s - spent_s)
+
+    def _gives_up(self, turn: Turn) -> Callable[[], bool]:
+        """Return whether a worker on its way is waited for no more; the books are asked once."""
+        has_asked = False
+
+        def gives_up() -> bool:
+            nonlocal has_asked
+            if self._left_s(turn) == 0 and not has_asked:
+                has_asked = True
+                if self._may_leave(turn, Trigger.DEADLINE):
+                    turn.leaving = Trigger.DEADLINE
+            return turn.is_cancelled or turn.leaving is not None
+
+        return gives_up
+
+
+def _late(turn: Turn, phase: Phase) -> RouteFailed:
+    """Return the failed route of an answer that leaves this machine though it works."""
+    error = EngineFailed("the answer was too late, or too slow, on this machine")
+    return RouteFailed(error, turn.leaving or Trigger.DEADLINE, phase)
