@@ -1,6 +1,7 @@
 """Resting: the breaker of one model on this machine, which outlives programs.
 
-Only deaths and refusals for want of memory count. A worker that lives has shown that its settings fit.
+Only deaths for want of memory count: what the engine refuses in words may be tried with other settings
+at once. A worker that lives has shown that its settings fit.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Message, Request, Warn
-from edgellm.errors import Cancelled, EngineFailed, UsageError
+from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, UsageError
 from edgellm.runtime.supervising.ending import end_error, with_failure
 from edgellm.runtime.supervising.here import Here
 from edgellm.runtime.supervising.turn import RouteFailed, Turn
@@ -202,6 +202,8 @@ class Supervisor:
             if turn.is_cancelled:
                 raise Cancelled("reading was stopped") from ended
             raise death from ended
+        except EdgeLLMError as err:
+            raise self._place.failure(err, worker.phase) from err
 
     @contextmanager
     def _one_at_a_time(self, turn: Turn, n_cancels: int) -> Iterator[None]:

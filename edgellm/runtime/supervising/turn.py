@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Switch, Token, Usage, Warn
 from edgellm.errors import DoesNotFit
-from edgellm.routing import CloudUse, Trigger
+from edgellm.routing import CloudUse
 
 if TYPE_CHECKING:
     from edgellm.core import Event, Request, Route
     from edgellm.errors import EdgeLLMError
     from edgellm.policy.deaths import Verdict
     from edgellm.policy.route import Decision
-    from edgellm.routing import Phase
+    from edgellm.routing import Phase, Trigger
 
 _SEED_BITS: Final = 32  # as a session draws them
 
@@ -51,8 +51,8 @@ class RouteFailed(Exception):  # not an error of ours to show: it never leaves t
 
     @property
     def is_death_for_memory(self) -> bool:
-        """Return whether memory ran out in earnest, and was not only reckoned to."""
-        return self.is_memory and self.trigger in (Trigger.LOAD_OOM, Trigger.WORKER_DIED)
+        """Return whether a process ended for want of memory; what was refused in words costs nothing."""
+        return self.is_memory and self.verdict is not None
 
 
 @dataclass(slots=True)

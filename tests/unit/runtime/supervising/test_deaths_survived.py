@@ -235,6 +235,23 @@ def test_warming_survives_one_death(stage, kit) -> None:
         supervisor.warm([Message("system", "Be kind.")])
 
 
+def test_warming_takes_a_rung_where_the_engine_had_no_memory(stage, kit) -> None:
+    """It said so and lives: what is tried once more is smaller, as for an answer."""
+    short = OutOfMemory("no memory for a buffer", phase="prefill")
+    supervisor, workers = stage.open(kit.Life(warm=short), kit.Life())
+    assert supervisor.warm([Message("system", "Be kind.")]).code == "stored"
+    assert [options.engine.n_batch for options in workers.options] == [512, 128]
+
+
+def test_what_the_engine_refuses_rests_nothing(stage, kit) -> None:
+    """No process died: with what the error advises, it may be tried at once."""
+    short = DoesNotFit("no memory for a buffer")
+    with pytest.raises(DoesNotFit):
+        stage.open(kit.Life(start=short), kit.Life(start=short), n_ctx=3000)
+    supervisor, _ = stage.open(n_ctx=2800)
+    assert kit.see(supervisor).text == WHOLE
+
+
 def test_a_worker_that_falls_silent_is_ended(stage, kit, monkeypatch) -> None:
     """Silence beyond all measure is a stall: the worker is killed and the answer goes on."""
     from edgellm.policy import progress
