@@ -28,6 +28,9 @@ _V1: Final = (
     "memory.usage_in_bytes",
     ("total_inactive_file", "total_active_file"),
 )
+_ABOVE: Final = (
+    "hierarchical_memory_limit"  # of version 1: the least of all groups above, seen or not
+)
 _Names = tuple[tuple[str, ...], str, tuple[str, ...]]
 
 
@@ -141,17 +144,18 @@ def _room(folder: Path, names: _Names) -> MemoryFacts | None:
     Both lists of the cache count, as they do in the machine's own MemAvailable: a file that is read
     twice is on the active one, and is given back all the same.
     """
-    limits = [(_number(_read(folder / name)), name) for name in names[0]]
-    found = [(n, name) for n, name in limits if n is not None and n < _UNLIMITED_BYTES]
     used = _number(_read(folder / names[1]))
-    if not found or used is None:
+    if used is None:
         return None
-    cache = 0
-    for line in _read(folder / "memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name in names[2]:
-            cache += _number(value) or 0
+    stat = [line.partition(" ")[::2] for line in _read(folder / "memory.stat").splitlines()]
+    limits = [(name, _read(folder / name)) for name in names[0]]
+    limits += [(f"memory.stat: {name}", value) for name, value in stat if name == _ABOVE]
+    told = [(_number(value), name) for name, value in limits]
+    found = [(n, name) for n, name in told if n is not None and n < _UNLIMITED_BYTES]
+    if not found:
+        return None
     limit, name = min(found)
+    cache = sum(_number(value) or 0 for name, value in stat if name in names[2])
     room = max(0, limit - max(0, used - cache))
     return MemoryFacts(room, limit, "cgroup", str(folder / name))
 

@@ -76,6 +76,19 @@ def test_a_group_of_version_1(machine: None, tmp_path: Path) -> None:
     assert available_bytes(tmp_path, own) == 64 * GIB
 
 
+def test_a_group_above_that_cannot_be_seen(machine: None, tmp_path: Path) -> None:
+    """In a container of version 1 only `memory.stat` tells of tighter limits outside."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (folder / "memory.usage_in_bytes").write_text(f"{GIB}\n")
+    stat = f"total_inactive_file {GIB // 2}\nhierarchical_memory_limit {2 * GIB}\n"
+    (folder / "memory.stat").write_text(stat)
+    facts = memory_facts(tmp_path, tmp_path / "none")
+    assert (facts.available_bytes, facts.total_bytes) == (2 * GIB - GIB // 2, 2 * GIB)
+    assert facts.source.endswith("memory.stat: hierarchical_memory_limit")
+
+
 def test_the_limit_of_the_process_counts(tmp_path: Path) -> None:
     """Under `ulimit -v` what is left of it, in a real process."""
     code = "from edgellm.hw.memory import available_bytes; print(available_bytes())"
