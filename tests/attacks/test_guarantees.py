@@ -169,4 +169,4 @@ def test_no_test_of_a_guarantee_is_left_out():
     listed = {
         (number, f"{path}::{name}") for number, (_, names) in rows().items() for path, name in names
     }
-    assert sorted(named - listed) == []
+    assert sorted(named - listed) == [], f"add it to its row in {TABLE}"
