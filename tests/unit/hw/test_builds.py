@@ -90,7 +90,7 @@ def test_a_library_of_damaged_bytes(library) -> None:
         damaged = bytearray(whole)
         damaged[at] = 255
         path.write_bytes(damaged)
-        build_features(folder)
+        assert set(build_features(folder)) <= {"avx2", "avx512"}
 
 
 @pytest.mark.parametrize(

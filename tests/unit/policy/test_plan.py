@@ -23,7 +23,6 @@ from edgellm.policy.fitting import (
     read_bytes_per_token,
 )
 from edgellm.policy.plan import Wishes, fit
-from edgellm.policy.ways import _beyond_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -409,12 +408,10 @@ def test_a_huge_number_of_layers_is_all_of_them(make_shape: Make, make_machine: 
 def test_a_gpu_that_is_too_small(make_shape: Make, make_machine: Make) -> None:
     """Where the host has room, it is the GPU that must be larger."""
     wishes = Wishes(n_gpu_layers=5, n_ctx=512, kv_type="q4_0", n_batch=64, snapshots=False)
-    shape = make_shape(64 * GIB)
-    fitting_ = Fitting(shape, wishes, make_machine(80 * GIB, gpus=(CARD,)), 0)
-    settings = fit(shape, wishes, fitting_.machine).settings
-    assert not fitting_.fits(settings)
-    last = [way.what for way in _beyond_flags(fitting_, settings)][-1]
-    assert last.startswith("a GPU with 76.")
+    plan = fit(make_shape(64 * GIB), wishes, make_machine(80 * GIB, gpus=(CARD,)))
+    assert not plan.fits
+    assert ["--gpu-layers 0", "--force", ""] == [way.flags for way in plan.ways]
+    assert plan.ways[-1].what.startswith("a GPU with 76.")
 
 
 def test_no_more_threads_than_the_engine_takes(make_shape: Make, make_machine: Make) -> None:
