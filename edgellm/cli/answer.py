@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from edgellm.cli import render, streams
-from edgellm.cli.interrupts import interrupts
+from edgellm.cli.interrupts import interrupts, orderly_end
 from edgellm.cli.rewritten import RewrittenLine
 from edgellm.core import Done, Failure, Token
 from edgellm.errors import EngineFailed
@@ -53,8 +53,11 @@ def open_model(path: Path, options: SessionOptions, status: Status) -> Session:
     from edgellm.runtime.opening import open_session
 
     status.show(f"loading {path.name}")
-    # A KeyboardInterrupt inside a library's callback would be lost: a note is not.
     try:
+        if options.isolation == "worker":  # another process loads it, and this one may go at once
+            with orderly_end():
+                return open_session(path, options)
+        # A KeyboardInterrupt inside a library's callback would be lost: a note is not.
         with interrupts(lambda: None) as asked:
             session = open_session(path, options)
     finally:

@@ -49,7 +49,11 @@ def open_supervisor(path: Path, options: SessionOptions) -> Supervisor:
     )
     if there is None and options.mode in OPEN_MODES:
         supervisor.note(f"mode {options.mode.value}: no endpoint is set up, answers stay local")
-    supervisor.open()
+    try:
+        supervisor.open()
+    except BaseException:  # an interrupt too: nobody holds what is being loaded
+        place.end(at_once=True)
+        raise
     return supervisor
 
 
