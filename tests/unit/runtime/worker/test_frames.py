@@ -13,11 +13,16 @@ from hypothesis import strategies as st
 
 from edgellm.runtime.worker import frames
 from edgellm.runtime.worker.frames import (
+    HEADER,
+    MAX_TEXT_BYTES,
+    TOKEN_KIND,
     FrameError,
     Raw,
     Sender,
+    TokenMade,
     encode_json,
     encode_raw,
+    encode_token,
     read_frame,
 )
 
@@ -139,3 +144,31 @@ def test_text_goes_as_utf_8():
     frame = encode_json({"text": "日本"})
     assert "日本" in frame[frames.HEADER.size :].decode()
     assert {"text": "日本"} == json.loads(frame[frames.HEADER.size :])
+
+
+@pytest.mark.parametrize("seq", [None, 0, 7])
+def test_a_token_comes_back_as_it_was(seq):
+    """The short form of a token holds its call, id, number and text."""
+    made = TokenMade(3, 49151, seq, "" if seq is None else "ü 👋")
+    frame = encode_token(made)
+    assert frame is not None
+    assert made == read_frame(io.BytesIO(frame))
+
+
+def test_a_token_too_large_for_the_short_form_has_none():
+    """What does not fit goes as a message."""
+    assert encode_token(TokenMade(1, 2, 3, "x" * (MAX_TEXT_BYTES + 1))) is None
+    assert encode_token(TokenMade(1, 2, (1 << 32) - 1, "x")) is None
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0" * 11, b"\0" * 12 + b"\xc3"])
+def test_a_token_that_is_cut_is_damage(payload):
+    """A head that is too short, or half a character, is refused."""
+    with pytest.raises(FrameError, match="a token"):
+        read_frame(io.BytesIO(HEADER.pack(len(payload), TOKEN_KIND) + payload))
+
+
+def test_a_path_that_is_no_text_comes_back_as_it_was():
+    """Names of files are bytes, and Python spells those that are no UTF-8 with half surrogates."""
+    value = {"path": "/models/\udcff.gguf"}
+    assert value == read_frame(io.BytesIO(encode_json(value)))
