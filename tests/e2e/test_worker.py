@@ -20,7 +20,8 @@ from edgellm.runtime.session import SessionOptions, Step
 from edgellm.runtime.worker import frames
 from edgellm.runtime.worker.ending import WorkerEnded
 from edgellm.runtime.worker.faults import FAULT_VARIABLE
-from edgellm.runtime.worker.handle import CANCEL_S, CLOSE_S, Worker
+from edgellm.runtime.worker.calls import CANCEL_S
+from edgellm.runtime.worker.handle import CLOSE_S, Worker
 from edgellm.runtime.worker.hardening import MEASURES
 
 SYSTEM = Message("system", "You know rivers, and all that lies beside them. " * 14)

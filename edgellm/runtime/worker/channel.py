@@ -1,13 +1,13 @@
 """Channel: a worker's process as the program holds it, with the three threads at its pipes.
 
 One thread writes orders, so that no caller waits for a full pipe and a signal handler may send; one
-reads what comes; one keeps the end of stderr. When the process ends, the reader says how, once.
+reads what comes; one keeps the end of stderr. However the process ends, and whatever goes wrong here,
+the reader says so, once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from subprocess import TimeoutExpired
@@ -17,11 +17,22 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import UsageError
 from edgellm.runtime.worker import messages
 from edgellm.runtime.worker.ending import Ending
-from edgellm.runtime.worker.frames import FrameError, Raw, Sender, encode_json, read_frame
+from edgellm.runtime.worker.frames import (
+    MAX_SAID_BYTES,
+    FrameError,
+    Raw,
+    Sender,
+    TokenMade,
+    encode_json,
+    read_frame,
+)
 from edgellm.runtime.worker.messages import Broke, Opened, StepMade, TierCall, to_wire
+from edgellm.runtime.worker.tail import Tail
+from edgellm.runtime.worker.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import IO, Any
 
     from edgellm.routing import Phase
     from edgellm.runtime.worker.ending import Asked
@@ -29,11 +40,12 @@ if TYPE_CHECKING:
     from edgellm.runtime.worker.tier import TierServer
     from edgellm.wire import Wire
 
-TAIL_BYTES: Final = 8 << 10
 _REAP_S: Final = 1.0
-"""How long a process whose pipe ended may take to end itself."""
+"""How long a process may take to end when its pipe has, and again when it was killed."""
 _DRAIN_S: Final = 0.2
 """How long its stderr is read on after its end: something it started may hold that open."""
+_MAX_LAST_WORDS: Final = 4096
+_KILLED: Final = -9
 
 
 class Channel:
@@ -49,33 +61,37 @@ class Channel:
         heard_s: when something came last, by `time.monotonic`.
         tier: serves what it asks of the shared tier, or None.
         ended: set when it has ended and `ending` says how.
+
+    Raises:
+        EngineUnavailable: no threads can be started; the process is ended.
     """
 
     def __init__(self, process: Process, listener: Callable[[str], None] | None = None) -> None:
+        stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+        if stdin is None or stdout is None or stderr is None:
+            raise ValueError("the process has no pipes")
         self._process = process
-        self._listener = listener
+        self._stdin, self._stdout = stdin, stdout
         self._started_s = monotonic()
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
-        self._inbox: SimpleQueue[Wire | Ending] = SimpleQueue()
-        self._tail: deque[bytes] = deque()
+        self._inbox: SimpleQueue[Wire | TokenMade | Ending | None] = SimpleQueue()
         self._asked: Asked = ""
         self._was_closed = False
-        self._broke = ""
+        self._broke = self._deaf = ""
         self.pid = process.pid
         self.phase: Phase = "load"
         self.heard_s = self._started_s
         self.tier: TierServer | None = None
         self.ended = threading.Event()
         self.ending: Ending | None = None
-        self._drainer = self._thread(self._drain, "edgellm-worker-stderr")
-        self._thread(self._write, "edgellm-worker-orders")
-        self._thread(self._read, "edgellm-worker-frames")
-
-    @staticmethod
-    def _thread(target: Callable[[], None], name: str) -> threading.Thread:
-        thread = threading.Thread(target=target, name=name, daemon=True)
-        thread.start()
-        return thread
+        try:
+            self._tail = Tail(stderr, listener)
+            start_thread(self._write, "edgellm-worker-orders")
+            start_thread(self._read, "edgellm-worker-frames")
+        except BaseException:
+            self._outbox.put(None)
+            put_down(process)
+            raise
 
     def send(self, message: Wire) -> None:
         """Send an order; never waits, and may be called from a signal handler.
@@ -89,14 +105,21 @@ class Channel:
         """Send a frame that was encoded."""
         self._outbox.put(frame)
 
-    def next(self, timeout_s: float | None = None) -> Wire | Ending | None:
-        """Return the next message, or the ending, again and again; None when the time is over."""
+    def next(self, timeout_s: float) -> Wire | TokenMade | Ending | None:
+        """Return the next message, or the ending, again and again; None when the time is over.
+
+        None comes early where `wake` was called.
+        """
         if self.ending is not None and self._inbox.empty():
             return self.ending
         try:
             return self._inbox.get(timeout=timeout_s)
         except Empty:
             return None
+
+    def wake(self) -> None:
+        """Let who waits for the next message look around."""
+        self._inbox.put(None)
 
     def expect_close(self) -> None:
         """Take the process's end from now on for what was asked."""
@@ -109,68 +132,80 @@ class Channel:
             self._process.kill()
 
     def _write(self) -> None:
-        stdin = self._process.stdin
-        if stdin is None:
-            return
-        sender = Sender(stdin.fileno())
-        with suppress(OSError):  # it ended: the reader sees that, too
+        sender = Sender(self._stdin.fileno())
+        try:
             while (frame := self._outbox.get()) is not None:
                 sender.put(frame)
+        except OSError:  # it ended, as the reader will find out, or hears no more
+            if not self.ended.wait(2 * _REAP_S):
+                self._deaf = "it closed its pipe for orders and went on"
+                self.kill("damage")
         with suppress(OSError):
-            stdin.close()
+            self._stdin.close()
 
     def _read(self) -> None:
-        damage = ""
-        stdout = self._process.stdout
+        damage = "its frames could not be read"
         try:
-            while stdout is not None and (frame := read_frame(stdout)) is not None:
+            damage = self._read_all(self._stdout)
+        finally:
+            if damage:
+                self.kill("damage")
+            self._end(damage)
+            with suppress(OSError):
+                self._stdout.close()
+
+    def _read_all(self, stdout: IO[bytes]) -> str:
+        """Take frames to their end; return what was wrong with the last one, or ""."""
+        try:
+            while (frame := read_frame(stdout, MAX_SAID_BYTES)) is not None:
                 self._take(frame)
         except (FrameError, UsageError) as err:
-            damage = str(err)
-            self.kill("damage")
-        self._end(damage)
-        if stdout is not None:
-            stdout.close()
+            return str(err)
+        except OSError as err:  # as where a program closes all descriptors that it does not know
+            return f"its pipe could not be read: {err.strerror or err}"
+        except MemoryError:
+            return "the program had no memory to read what it sent"
+        return ""
 
-    def _take(self, frame: dict[str, object] | Raw) -> None:
+    def _take(self, frame: dict[str, Any] | Raw | TokenMade) -> None:
         self.heard_s = monotonic()
-        if isinstance(frame, Raw):
-            if self.tier is None:
-                raise FrameError("raw bytes came that nobody announced")
-            self.tier.came(frame)
-            return
-        message = messages.from_wire(frame)
+        if isinstance(frame, TokenMade):
+            self.phase = "decode"
+            self._inbox.put(frame)
+        elif isinstance(frame, Raw):
+            self._needed_tier().came(frame)
+        else:
+            self._take_message(messages.from_wire(frame))
+
+    def _take_message(self, message: Wire) -> None:
         if isinstance(message, TierCall):
-            if self.tier is None:
-                raise FrameError("the worker asks for a shared tier that there is not")
-            self.tier.called(message)
+            self._needed_tier().called(message)
+            return
+        if isinstance(message, Broke):
+            self._broke = message.exception[:_MAX_LAST_WORDS]
             return
         if isinstance(message, StepMade):
             self.phase = message.phase
         if isinstance(message, Opened):
             self.phase = "snapshot"  # the only thing that goes on between answers
-        if isinstance(message, Broke):
-            self._broke = message.exception
-            return
         self._inbox.put(message)
+
+    def _needed_tier(self) -> TierServer:
+        if self.tier is None:
+            raise FrameError("something came for a shared tier that there is not")
+        return self.tier
 
     def _end(self, damage: str) -> None:
         """Find out how the process ended, and tell."""
-        try:
-            returncode = self._process.wait(_REAP_S)
-        except TimeoutExpired:  # it closed its pipe and goes on
-            damage = damage or "it closed its pipe and went on"
-            self.kill("damage")
-            returncode = self._process.wait()
+        returncode, damage = self._reaped(damage or self._deaf)
         ran_s = monotonic() - self._started_s
-        self._drainer.join(_DRAIN_S)
         self._outbox.put(None)
         if self.tier is not None:
             self.tier.close()
         self.ending = Ending(
             returncode=returncode,
             phase=self.phase,
-            stderr_tail=b"".join(self._tail)[-TAIL_BYTES:].decode("utf-8", "replace"),
+            stderr_tail=self._tail.text(_DRAIN_S),
             exception=self._broke,
             ran_s=ran_s,
             asked=self._asked,
@@ -180,16 +215,26 @@ class Channel:
         self._inbox.put(self.ending)
         self.ended.set()
 
-    def _drain(self) -> None:
-        stderr = self._process.stderr
-        if stderr is None:
-            return
-        n_kept = 0
-        with stderr:
-            for line in iter(lambda: stderr.readline(TAIL_BYTES), b""):
-                self._tail.append(line)
-                n_kept += len(line)
-                while n_kept - len(self._tail[0]) >= TAIL_BYTES:
-                    n_kept -= len(self._tail.popleft())
-                if self._listener is not None:
-                    self._listener(line.decode("utf-8", "replace").rstrip())
+    def _reaped(self, damage: str) -> tuple[int, str]:
+        """Wait for the process to end; return its exit code, and what was wrong with it."""
+        try:
+            return self._process.wait(_REAP_S), damage
+        except TimeoutExpired:
+            damage = damage or "it closed its pipe and went on"
+            self.kill("damage")
+        try:
+            return self._process.wait(_REAP_S), damage
+        except TimeoutExpired:  # it is inside the kernel, as at a dead disk: it ends when that does
+            return _KILLED, damage
+
+
+def put_down(process: Process) -> None:
+    """End a process that nobody will hold, and close its pipes."""
+    with suppress(OSError):
+        process.kill()
+    with suppress(TimeoutExpired):
+        process.wait(_REAP_S)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        with suppress(OSError):
+            if pipe is not None:
+                pipe.close()

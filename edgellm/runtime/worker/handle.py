@@ -8,32 +8,22 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
-import threading
 import weakref
-from contextlib import contextmanager, suppress
 from dataclasses import replace
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from edgellm.core import Done, Token, event_from_wire
-from edgellm.errors import EdgeLLMError, EngineFailed, UsageError
+from edgellm.core import Token, event_from_wire
+from edgellm.errors import EngineFailed, UsageError
 from edgellm.runtime.session import Step
 from edgellm.runtime.worker import opening
+from edgellm.runtime.worker.calls import CANCEL_S, POLL_S, Calls
 from edgellm.runtime.worker.channel import Channel
 from edgellm.runtime.worker.ending import Ending, WorkerEnded
-from edgellm.runtime.worker.frames import FrameError
-from edgellm.runtime.worker.messages import (
-    Cancel,
-    Close,
-    Opened,
-    Raised,
-    StepMade,
-    Stream,
-    Warm,
-    Warmed,
-)
+from edgellm.runtime.worker.frames import TokenMade
+from edgellm.runtime.worker.messages import Close, Opened, Raised, StepMade, Stream, Warm, Warmed
 from edgellm.runtime.worker.raising import error_from_wire
+from edgellm.runtime.worker.shown import Shown
 from edgellm.runtime.worker.spawning import SPAWNER
 
 if TYPE_CHECKING:
@@ -44,14 +34,10 @@ if TYPE_CHECKING:
     from edgellm.routing import Phase
     from edgellm.runtime.session import SessionFacts, SessionOptions
 
-CANCEL_S: Final = 2.0
-"""How long a worker may take to end an answer that was cancelled."""
-
 CLOSE_S: Final = 4.0
-"""How long it may take to close: two seconds belong to snapshots, as in a session."""
+"""How long a worker may take to close: two seconds belong to snapshots, as in a session."""
 
 _SEED_BITS: Final = 32
-_POLL_S: Final = 0.1
 
 
 class Worker:
@@ -67,20 +53,14 @@ class Worker:
 
     def __init__(self, channel: Channel, opened: Opened, load_ms: float) -> None:
         self._channel = channel
+        self._calls = Calls(channel)
         self._facts = opened.facts
-        self._n_calls = 0
-        self._call: int | None = None
-        self._n_cancels = 0
-        self._cancelled_s: float | None = None
-        self._calling = threading.Lock()
-        self._owner = os.getpid()
-        self._closed = False
         self.model: ModelInfo = opened.model
         self.pid = channel.pid
         self.enforced = opened.enforced
         self.load_ms = load_ms
         self.seed: int | None = None
-        weakref.finalize(self, _put_down, channel, self._owner)
+        weakref.finalize(self, _put_down, channel, os.getpid())
 
     @classmethod
     def start(
@@ -166,24 +146,24 @@ class Worker:
         seed = request.sampling.seed if seed is None else seed
         self.seed = secrets.randbits(_SEED_BITS) if seed is None else seed
         request = replace(request, sampling=replace(request.sampling, seed=self.seed))
-        return self._answered(request, tuple(journal), clock_s, self._n_cancels)
+        return self._answered(request, tuple(journal), clock_s, self._calls.n_cancels)
 
     def _answered(
         self, request: Request, journal: tuple[int, ...], clock_s: float | None, n_cancels: int
     ) -> Generator[Step, None, None]:
-        with self._one_call() as call:
-            self._begin(Stream(call, request, journal, clock_s))
-            if self._n_cancels != n_cancels:  # it came before the first step was asked for
-                self._send_cancel(call)
-            answer = _Answer(journal)
-            for message in self._messages(call):
-                if not isinstance(message, StepMade):
-                    raise EngineFailed(f"the worker answered with {type(message).__name__}")
-                self._facts = message.facts or self._facts
+        calls = self._calls
+        with calls.one() as call:
+            calls.begin(Stream(call, request, journal, clock_s))
+            if calls.n_cancels != n_cancels:  # it came before the first step was asked for
+                calls.send_cancel(call)
+            answer = Shown(journal, self.load_ms)
+            for message in calls.messages(call):
                 for step in self._steps(message):
-                    shown = answer.taken(step, cancelled=self._n_cancels != n_cancels)
+                    shown = answer.taken(step, cancelled=calls.n_cancels != n_cancels)
                     if shown is not None:
-                        yield self._timed(shown)
+                        yield shown
+            if not answer.is_whole:
+                raise EngineFailed("the worker ended an answer without a result")
 
     def warm(self, messages: Sequence[Message], tools: Tools = ()) -> SnapshotUse:
         """Read what stays of a conversation, and wait until the disk has it; see `Session.warm`.
@@ -192,9 +172,9 @@ class Worker:
             EdgeLLMError: the worker's own, also `Cancelled`.
             WorkerEnded: its process ended.
         """
-        with self._one_call() as call:
-            self._begin(Warm(call, tuple(messages), tuple(tools)))
-            for message in self._messages(call):
+        with self._calls.one() as call:
+            self._calls.begin(Warm(call, tuple(messages), tuple(tools)))
+            for message in self._calls.messages(call):
                 if isinstance(message, Warmed):
                     self._facts = message.facts
                     return message.use
@@ -202,15 +182,13 @@ class Worker:
 
     def cancel(self) -> None:
         """End the call made last, begun or not; from any thread and from a signal handler."""
-        self._n_cancels += 1
-        if (call := self._call) is not None:
-            self._send_cancel(call)
+        self._calls.cancel()
 
     def close(self) -> None:
         """Cancel what is running, let snapshots be written for two seconds, and end the process."""
-        if os.getpid() != self._owner:
+        if not self._calls.is_owner:
             return
-        self._closed = True
+        self._calls.is_closed = True
         try:
             self.cancel()
             self._channel.expect_close()
@@ -224,107 +202,27 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once; who waits for it gets `WorkerEnded`, with `asked` as `kill`."""
-        if os.getpid() == self._owner:
+        if self._calls.is_owner:
             self._channel.kill("kill")
 
-    @contextmanager
-    def _one_call(self) -> Iterator[int]:
-        """Number a call; whatever ends it early, the worker has ended it before the next."""
-        if os.getpid() != self._owner:
-            raise EngineFailed("the model was loaded before a fork", hint="load it in the child")
-        if self._closed:
-            raise EngineFailed("the session is closed")
-        if not self._calling.acquire(blocking=False):
-            raise UsageError(
-                "this session is making another answer",
-                hint="read that one to its end or close its iterator first",
-            )
-        try:
-            self._n_calls += 1
-            self._cancelled_s = None
-            self._call = call = self._n_calls
-            try:
-                yield call
-            finally:
-                self._finish(call)
-        finally:
-            self._call = None
-            self._calling.release()
-
-    def _messages(self, call: int) -> Iterator[StepMade | Warmed]:
-        """Give what comes for a call, to its end.
-
-        Raises:
-            EdgeLLMError: the worker's own.
-            WorkerEnded: its process ended.
-        """
-        while self._call == call:
-            message = self._channel.next(_POLL_S)
-            if isinstance(message, Ending):
-                self._call = None
-                raise WorkerEnded(message)
-            if isinstance(message, Raised) and message.call == call:
-                self._call = None
-                raise error_from_wire(message.error)
-            if isinstance(message, (StepMade, Warmed)) and message.call == call:
-                if message.facts is not None:  # the last one
-                    self._call = None
-                yield message
-            self._lose_patience()
-
-    def _lose_patience(self) -> None:
-        """Kill a worker that does not hear a cancel."""
-        if self._cancelled_s is not None and monotonic() - self._cancelled_s > CANCEL_S:
-            self._channel.kill("cancel")
-
-    def _finish(self, call: int) -> None:
-        """See to it that the worker is done with a call, or with everything."""
-        if self._call is None:
-            return
-        if sys.is_finalizing():  # what would hear the worker's answer runs no more
-            self._channel.kill("kill")
-            return
-        self._send_cancel(call)
-        with suppress(WorkerEnded, EdgeLLMError):
-            for _ in self._messages(call):
-                pass
-
-    def _steps(self, message: StepMade) -> Iterator[Step]:
+    def _steps(self, message: StepMade | TokenMade | Warmed) -> Iterator[Step]:
         """Give the steps of a message; what is none ends the worker."""
+        if isinstance(message, TokenMade):
+            token = None if message.seq is None else Token(message.seq, message.text)
+            yield Step(token, (message.token,))
+            return
+        if not isinstance(message, StepMade):
+            raise EngineFailed(f"the worker answered with {type(message).__name__}")
         try:
             events: list[Event | None] = [event_from_wire(event) for event in message.events]
         except UsageError:
             self._channel.kill("damage")
             return
+        self._facts = message.facts or self._facts
         ids = message.ids
         for event in events or [None]:
             yield Step(event, ids, message.phase)
             ids = ()
-
-    def _timed(self, step: Step) -> Step:
-        """Let the end of an answer tell how long loading took as it was seen here."""
-        if not isinstance(step.event, Done):
-            return step
-        timings = replace(step.event.timings, load_ms=self.load_ms)
-        return replace(step, event=replace(step.event, timings=timings))
-
-    def _send_cancel(self, call: int) -> None:
-        if self._cancelled_s is None:
-            self._cancelled_s = monotonic()
-        self._channel.send(Cancel(call))
-
-    def _begin(self, message: Stream | Warm) -> None:
-        """Send what begins a call.
-
-        Raises:
-            UsageError: it is longer than a message may be; the worker knows nothing of the call.
-        """
-        self._channel.phase = "prefill"
-        try:
-            self._channel.send(message)
-        except FrameError as err:
-            self._call = None
-            raise UsageError(f"the request cannot be sent to the worker: {err}") from err
 
     def __enter__(self) -> Worker:
         return self
@@ -333,42 +231,10 @@ class Worker:
         self.close()
 
 
-class _Answer:
-    """One answer as its reader sees it, who may stop it where more of it is on the way already.
-
-    Then it ends where it was stopped: the text is what was given, as if it had been made just in time.
-
-    Args:
-        journal: the tokens it was gone on with.
-    """
-
-    def __init__(self, journal: Sequence[int]) -> None:
-        self._n_tokens = len(journal)
-        self._n_dropped = 0
-        self._n_dropped_characters = 0
-
-    def taken(self, step: Step, *, cancelled: bool) -> Step | None:
-        """Return the step as it is shown, None for one that came too late."""
-        event = step.event
-        if isinstance(event, Done):
-            return replace(step, event=self._end(event)) if self._n_dropped else step
-        if cancelled and (step.ids or isinstance(event, Token)):
-            self._n_dropped += 1
-            self._n_dropped_characters += len(event.text) if isinstance(event, Token) else 0
-            return None
-        self._n_tokens += len(step.ids)
-        return step
-
-    def _end(self, done: Done) -> Done:
-        n_shown = len(done.text) - self._n_dropped_characters
-        usage = replace(done.usage, completion_tokens=self._n_tokens)
-        return replace(done, text=done.text[:n_shown], finish_reason="cancelled", usage=usage)
-
-
 def _opened(channel: Channel) -> Opened:
     """Wait for a model to be loaded."""
     while True:
-        message = channel.next()
+        message = channel.next(POLL_S)
         if isinstance(message, Opened):
             return message
         if isinstance(message, Raised):

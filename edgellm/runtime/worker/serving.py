@@ -20,7 +20,7 @@ from edgellm.engines.base import EngineSettings
 from edgellm.errors import Cancelled, EdgeLLMError, EngineUnavailable
 from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.worker import messages
-from edgellm.runtime.worker.frames import Raw, read_frame
+from edgellm.runtime.worker.frames import Raw, TokenMade, encode_token, read_frame
 from edgellm.runtime.worker.hardening import enforced
 from edgellm.runtime.worker.messages import (
     Broke,
@@ -73,7 +73,8 @@ class Worker:
         self._tier = FramedTier(sender)
         self._session: LocalSession | None = None
         self._jobs: SimpleQueue[Job] = SimpleQueue()
-        self._given_up: set[int] = set()
+        self._newest_call = 0
+        self._cancelled_call = 0
         self._clock_s: float | None = None
 
     def refuse(self, version: str) -> int:
@@ -175,7 +176,7 @@ class Worker:
         self._life.call = call
         try:
             if isinstance(job, Warm):
-                if call in self._given_up:
+                if call == self._cancelled_call:
                     raise Cancelled("the warming was stopped")
                 use = session.warm(job.messages, job.tools)
                 self._life.phase = "snapshot"
@@ -185,7 +186,6 @@ class Worker:
                 self._stream(session, *job)
         except EdgeLLMError as err:
             self._send(Raised(call, error_to_wire(err)))
-        self._given_up.discard(call)
 
     def _stream(self, session: LocalSession, order: Stream, steps: Iterator[Step]) -> None:
         """Send an answer step by step.
@@ -197,6 +197,10 @@ class Worker:
         is_ending = False
         for step in steps:
             self._life.phase = step.phase
+            frame = None if held or is_ending else _token_frame(order.call, step)
+            if frame is not None:
+                self._sender.put(frame)
+                continue
             event = step.event
             if event is not None:
                 held.append(event_to_wire(event))
@@ -216,25 +220,34 @@ class Worker:
         finally:  # also where the program sent nonsense
             os._exit(_GONE_CODE)
 
-    def _take(self, order: Wire | Raw) -> None:
+    def _take(self, order: Wire | Raw | TokenMade) -> None:
         session = self._session
         if isinstance(order, Raw):
             self._tier.came(order)
         elif isinstance(order, TierAnswer):
             self._tier.answered(order)
         elif isinstance(order, Cancel):
-            self._given_up.add(order.call)
-            if session is not None:
-                session.cancel()
+            self._cancel(order.call)
         elif isinstance(order, Stream) and session is not None:
+            self._newest_call = order.call
             # Made here, so that a cancel behind it counts.
             self._jobs.put((order, session.steps(order.request, order.journal)))
-        elif isinstance(order, (Warm, Close)):
-            if isinstance(order, Close) and session is not None:
+        elif isinstance(order, Warm):
+            self._newest_call = order.call
+            self._jobs.put(order)
+        elif isinstance(order, Close):
+            if session is not None:
                 session.cancel()
             self._jobs.put(order)
 
-    def _next(self) -> Wire | Raw | None:
+    def _cancel(self, call: int) -> None:
+        """End a call, which may not have come yet; not the one after it, where it came too late."""
+        if call >= self._newest_call:
+            self._cancelled_call = call
+            if self._session is not None:
+                self._session.cancel()
+
+    def _next(self) -> Wire | Raw | TokenMade | None:
         frame = read_frame(self._orders)
         return messages.from_wire(frame) if isinstance(frame, dict) else frame
 
@@ -246,6 +259,18 @@ class Worker:
 
     def _send(self, message: Wire) -> None:
         self._sender.send(to_wire(message))
+
+
+def _token_frame(call: int, step: Step) -> bytes | None:
+    """Return the short form of a step that is one token, as most are; None for others."""
+    event = step.event
+    if step.phase != "decode" or len(step.ids) != 1:
+        return None
+    if event is None:
+        return encode_token(TokenMade(call, step.ids[0], None, ""))
+    if not isinstance(event, Token) or event.route != "local":
+        return None
+    return encode_token(TokenMade(call, step.ids[0], event.seq, event.text))
 
 
 def _options(order: Open) -> SessionOptions:

@@ -14,8 +14,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from edgellm.errors import EngineUnavailable
+from edgellm.runtime.worker.channel import put_down
 from edgellm.runtime.worker.environment import worker_environment
 from edgellm.runtime.worker.interpreter import package_root, worker_command
+from edgellm.runtime.worker.threads import start_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,21 +41,33 @@ class Spawner:
         """
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="edgellm-spawner", daemon=True
-                )
-                self._thread.start()
+                self._thread = start_thread(self._run, "edgellm-spawner")
         future: Future[Process] = Future()
         self._asked.put(future)
-        return future.result()
+        try:
+            return future.result()
+        except BaseException:  # an interrupt: nobody will hold what is on its way
+            future.add_done_callback(_put_down)
+            raise
 
     def _run(self) -> None:
-        while True:
-            future = self._asked.get()
-            try:
-                future.set_result(_start())
-            except (OSError, EngineUnavailable) as err:
-                future.set_exception(_explained(err))
+        while True:  # no name here holds what was started
+            _serve(self._asked.get())
+
+
+def _serve(future: Future[Process]) -> None:
+    """Start a process, and let whatever comes of that be the caller's: this thread must live."""
+    try:
+        future.set_result(_start())
+    except OSError as err:
+        future.set_exception(_explained(err))
+    except BaseException as err:  # noqa: BLE001  # it is raised where somebody waits
+        future.set_exception(err)
+
+
+def _put_down(future: Future[Process]) -> None:
+    if future.exception() is None:
+        put_down(future.result())
 
 
 def _start() -> Process:
@@ -76,9 +90,7 @@ def _folder(root: Path) -> Path | None:
     return root if root.is_dir() else None
 
 
-def _explained(err: OSError | EngineUnavailable) -> EngineUnavailable:
-    if isinstance(err, EngineUnavailable):
-        return err
+def _explained(err: OSError) -> EngineUnavailable:
     return EngineUnavailable(
         f"the process that holds the model cannot be started: {err.strerror or err}",
         hint='end other programs, or open the model with isolation="none"',

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
 import pytest
 
-from edgellm.runtime.worker.channel import TAIL_BYTES, Channel
+from edgellm.runtime.worker.channel import Channel
 from edgellm.runtime.worker.ending import Ending
-from edgellm.runtime.worker.frames import encode_json, encode_raw
+from edgellm.runtime.worker.frames import (
+    HEADER,
+    JSON_KIND,
+    MAX_SAID_BYTES,
+    encode_json,
+    encode_raw,
+)
 from edgellm.runtime.worker.messages import Cancel, StepMade, TierCall, to_wire
+from edgellm.runtime.worker.tail import TAIL_BYTES
 
 
 @pytest.fixture
@@ -56,7 +64,7 @@ def test_an_end_without_a_word_is_told(channel):
     assert (3, "load", "", "", "") == (
         *(ending.returncode, ending.phase, ending.stderr_tail, ending.damage, ending.asked),
     )
-    assert ending is one.next()
+    assert ending is one.next(1)
     assert ending is one.ending
 
 
@@ -86,7 +94,7 @@ def test_the_last_frame_says_what_could_not_be_gone_on_after(channel):
         (encode_json({"type": "eval", "code": "1"}), "no message is called"),
         (encode_json({"type": "step", "call": "x", "phase": "load"}), "whole number"),
         (encode_json({"type": "step", "call": 1, "phase": "asleep"}), "must be one of"),
-        (encode_raw(16, b"x")[0], "nobody announced"),
+        (encode_raw(16, b"x")[0], "shared tier that there is not"),
         (encode_json(to_wire(TierCall(16, "size", "n"))), "shared tier that there is not"),
     ],
 )
@@ -149,3 +157,52 @@ def test_orders_to_a_process_that_does_not_read_hold_nobody_up(channel):
 def test_nothing_comes_before_its_time(channel):
     """Waiting with a limit ends without a message."""
     assert channel("time.sleep(60)").next(0.01) is None
+
+
+def test_a_listener_that_fails_does_not_stop_the_reading_of_stderr(channel, monkeypatch):
+    """A worker goes on although whoever listens to it raised; what was raised is told."""
+    told: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: told.append(args.exc_type))
+
+    def listen(line: str) -> None:
+        raise LookupError(line)
+
+    text = "for n in range(40000): os.write(2, b'line %06d\\n' % n)\nsys.exit(5)"
+    ending = _ending(channel(text, listener=listen))
+    assert (5, "line 039999\n") == (ending.returncode, ending.stderr_tail[-12:])
+    assert told == [LookupError]
+
+
+def test_a_process_that_closes_its_pipe_for_orders_and_goes_on_is_killed(channel):
+    """Nobody waits for ever for a process that hears nothing."""
+    one = channel("os.close(0); time.sleep(60)")
+    time.sleep(0.1)
+    one.send(Cancel(1))
+    ending = _ending(one)
+    assert (-9, "damage") == (ending.returncode, ending.asked)
+    assert "pipe for orders" in ending.damage
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(9, "Bad file descriptor"), LookupError()])
+def test_whatever_goes_wrong_while_reading_the_ending_comes(channel, monkeypatch, error):
+    """Nobody waits in vain where this program itself cannot read what was sent."""
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    one = channel("sys.stdin.read(1)\n" + _sending(STEP, then="time.sleep(60)"))
+    monkeypatch.setattr(Channel, "_take", fail)
+    one.put(b"go")
+    ending = _ending(one)
+    assert (-9, "damage") == (ending.returncode, ending.asked)
+    assert ending.damage
+    for thread in threading.enumerate():  # what it raised is told in the end
+        if thread.name == "edgellm-worker-frames":
+            thread.join(5)
+
+
+def test_a_frame_longer_than_a_worker_has_to_say_is_not_read(channel):
+    """What would grow to gigabytes when it is read is refused by its length."""
+    head = HEADER.pack(MAX_SAID_BYTES + 1, JSON_KIND)
+    assert "at most" in _ending(channel(_sending(head, then="time.sleep(60)"))).damage

@@ -1,0 +1,108 @@
+"""Starting processes where the system has no more threads, and where an interrupt comes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from edgellm.errors import EngineUnavailable
+from edgellm.runtime.worker import spawning
+from edgellm.runtime.worker.channel import Channel, put_down
+from edgellm.runtime.worker.spawning import Spawner
+
+SLEEPS = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def sleeping(monkeypatch):
+    """Let every worker be a program that sleeps, and give those that were started."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> Any:
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(SLEEPS, stdin=pipe, stdout=pipe, stderr=pipe))
+        return started[-1]
+
+    monkeypatch.setattr(spawning, "_start", start)
+    yield started
+    for process in started:
+        put_down(process)
+
+
+@pytest.fixture
+def no_threads(monkeypatch):
+    """Let threads not start, as where a user may have no more; from the n-th on."""
+    real, left = threading.Thread.start, [0]
+
+    def start(self: threading.Thread) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("can't start new thread")
+        real(self)
+
+    def allow(n: int) -> None:
+        left[0] = n
+        monkeypatch.setattr(threading.Thread, "start", start)
+
+    yield allow
+    monkeypatch.setattr(threading.Thread, "start", real)
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_each_time(no_threads, sleeping):
+    """Where no thread can be started nobody waits for it, and later it is tried again."""
+    spawner = Spawner()
+    no_threads(0)
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match="thread"):
+            spawner.spawn()
+    no_threads(1)
+    assert spawner.spawn().pid
+
+
+@pytest.mark.parametrize("n_threads", [0, 1, 2])
+def test_a_worker_that_cannot_be_heard_is_ended(no_threads, sleeping, n_threads):
+    """Where the threads at its pipes cannot all be started, no process is left behind."""
+    process = spawning._start()
+    no_threads(n_threads)
+    with pytest.raises(EngineUnavailable, match="thread"):
+        Channel(process)
+    assert process.returncode == -9
+
+
+def test_whatever_a_start_fails_with_the_next_one_is_tried(monkeypatch, sleeping):
+    """An error that nobody foresaw is the caller's, and does not end the thread that starts."""
+    spawner, real = Spawner(), spawning._start
+
+    def fail() -> Any:
+        raise ValueError("embedded null byte")
+
+    monkeypatch.setattr(spawning, "_start", fail)
+    with pytest.raises(ValueError, match="null"):
+        spawner.spawn()
+    monkeypatch.setattr(spawning, "_start", real)
+    assert spawner.spawn().pid
+
+
+def test_an_interrupt_while_a_worker_starts_leaves_none_behind(monkeypatch, sleeping):
+    """Ctrl-C between the wish for a process and its start ends the process."""
+    real = spawning._start
+
+    def slow() -> Any:
+        os.kill(os.getpid(), 2)
+        time.sleep(0.1)
+        return real()
+
+    monkeypatch.setattr(spawning, "_start", slow)
+    with pytest.raises(KeyboardInterrupt):
+        Spawner().spawn()
+    deadline_s = time.monotonic() + 5
+    while not sleeping or sleeping[0].returncode is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert sleeping[0].returncode == -9
