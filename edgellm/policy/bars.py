@@ -59,9 +59,10 @@ def shown_action(facts: RouteFacts, *, cloud: bool) -> Action:
 
 
 def barred(table: Sequence[Bar], facts: RouteFacts) -> tuple[Bar, ...]:
-    """Return what closes a route. In a closed mode nothing else matters of the endpoint."""
+    """Return what closes a route. Where prompts stay here, nothing else of the endpoint is looked up."""
     held = tuple(bar for bar in table if bar.holds(facts))
-    return (MODE_BAR,) if MODE_BAR in held else held
+    alone = next((bar for bar in (MODE_BAR, PRIVATE_BAR) if bar in held), None)
+    return held if alone is None else (alone,)
 
 
 def remedy(no_local: Sequence[Bar], no_cloud: Sequence[Bar]) -> str:
@@ -124,9 +125,10 @@ LOCAL_BARS: Final = (
 MODE_BAR: Final = Bar(
     "the mode keeps prompts on this machine", "", lambda f: f.mode not in OPEN_MODES
 )
+PRIVATE_BAR: Final = Bar("a message is private", "", lambda f: f.is_private)
 CLOUD_BARS: Final = (
     MODE_BAR,
-    Bar("a message is private", "", lambda f: f.is_private),
+    PRIVATE_BAR,
     Bar(
         "no endpoint is configured",
         "`edgellm config set endpoint.url` and `endpoint.model`",

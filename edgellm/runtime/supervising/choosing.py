@@ -74,8 +74,11 @@ class Chooser:
     def explained(self, turn: Turn, decision: Decision) -> Iterator[Event]:
         """Say why no endpoint took over, to who wished that one would."""
         if self._options.mode in OPEN_MODES and turn.failure is not None:
-            remedy = f"; {decision.remedy}" if decision.remedy else ""
-            yield Warn(f"no other route: {'; '.join(decision.reasons)}{remedy}")
+            said = [*decision.reasons, decision.remedy]
+            is_last = turn.failure is not turn.first_failure  # which is the one that is raised
+            if is_last and turn.failure.trigger is Trigger.CLOUD_FAILED:
+                said.insert(0, str(turn.failure.error))
+            yield Warn(f"no other route: {'; '.join(filter(None, said))}")
 
     def _local(self, turn: Turn, failure: RouteFailed | None) -> LocalState:
         if turn.n_local >= MAX_LOCAL:

@@ -74,10 +74,14 @@ class Recorder:
         has_tried = turn.decision is not None and "warm_up" in turn.decision.obligations
         if self._resting and has_tried and done.finish_reason != "cancelled":
             self._resting.note_success()
-        turn.usage = done.usage
+        usage = done.usage
+        if done.route == "cloud":  # which knows nothing of the tokens that were made here
+            usage = dataclasses.replace(usage, completion_tokens=turn.n_local_tokens)
+        turn.usage = usage
         self._append(turn, done.finish_reason, has_answer=True)
         return dataclasses.replace(
             done,
+            usage=usage,
             timings=dataclasses.replace(done.timings, ttft_ms=turn.ttft_ms),
             seed=turn.seed,
             degraded=turn.degraded,

@@ -188,9 +188,8 @@ class Turn:
         reason = "; ".join(part for part in (decision.reason, what) if part)
         starts_over = decision.action in ("start", "restart")
         if "announce" in decision.obligations:
-            source = before if is_other or why is None else target
             from_seq = 0 if starts_over and self.n_shown else None
-            told.append(Switch(source, target, reason, from_seq, self.degraded))
+            told.append(Switch(before, target, reason, from_seq, self.degraded))
             self.n_switches += 1
         elif why is not None:
             told.append(Warn(f"{why.error}; going on: {reason}"))

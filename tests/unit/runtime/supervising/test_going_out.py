@@ -186,6 +186,45 @@ def test_both_routes_fail(stage, kit, endpoint_server) -> None:
         assert server.n_connections == 1
 
 
+def test_what_the_endpoint_said_is_told_where_the_first_error_stands(
+    stage, kit, endpoint_server
+) -> None:
+    """The error is that of this machine; why the endpoint was of no help is not kept back."""
+    with endpoint_server.serving(lambda line: line.send(b"HTTP/1.1 418 Teapot\r\n\r\n")) as server:
+        life = kit.Life(0, kit.oom())
+        seen = kit.see(stage.open(life, life, **stage.cloud(server.url))[0])
+    assert seen.of(Failure)[0].code == OutOfMemory.code
+    assert any("418" in warning.message for warning in seen.of(Warn))
+
+
+def test_a_model_that_could_not_be_loaded_was_to_be_used_here(stage, kit, far) -> None:
+    """The switch of the first answer is from this machine, though no answer was begun on it."""
+    supervisor, _ = stage.open(
+        kit.Life(start=kit.oom("load")), kit.Life(start=kit.oom("load")), **stage.cloud(far.url)
+    )
+    (switch,) = kit.see(supervisor).of(Switch)
+    assert (switch.source, switch.target) == ("local", "cloud")
+
+
+def test_tokens_made_here_are_counted_where_the_endpoint_finishes(stage, kit, far) -> None:
+    """`usage` is of this machine, whoever makes the rest."""
+    options = stage.cloud(far.url, continues="trailing")
+    supervisor, _ = stage.open(*dies(kit), **options)
+    done = kit.see(supervisor).done
+    assert done.route == "cloud"
+    assert done.usage.completion_tokens == 4
+    assert stage.records()[0].completion_tokens == 4
+
+
+def test_a_private_message_is_the_one_reason(stage, kit, far) -> None:
+    """Nothing is looked up of an endpoint then, and nothing said of a consent that was given."""
+    supervisor, _ = stage.open(*dies(kit), **stage.cloud(far.url))
+    asked = Request((Message("user", "Why?", sensitivity="private"),))
+    said = [warning.message for warning in kit.see(supervisor, asked).of(Warn)]
+    assert any("a message is private" in words for words in said)
+    assert not any("consent" in words for words in said)
+
+
 def test_an_endpoint_that_is_busy_is_asked_again(stage, kit, endpoint_server) -> None:
     """As it says when: one answer, nothing doubled, each request booked."""
     replies = [("0.2", 429), ("0.1", 503)]
