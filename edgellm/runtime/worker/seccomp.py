@@ -1,9 +1,10 @@
 """Seccomp: a filter in the kernel after which this process and all it starts can open no socket.
 
-A classic BPF program, as seccomp(2) takes it. It answers EPERM to `socket`, to `io_uring_setup`
-(which can make sockets without that call), to `pidfd_getfd` and `ptrace` (which could take one from
-another process of the same user), and to every call in a numbering other than the machine's own, where
-these have other numbers. What is open stays open: the pipes.
+A classic BPF program, as seccomp(2) takes it. It answers EPERM to `socket` and `socketpair` (one end of
+a pair of datagram sockets can be connected anew, to the system's log or bus), to `io_uring_setup` (which
+can make sockets without these calls), to `pidfd_getfd`, `ptrace` and `process_vm_writev` (by which
+another process of the same user can be made to lend or use one), and to every call in a numbering other
+than the machine's own, where these have other numbers. What is open stays open: the pipes.
 
 Sources: linux/seccomp.h, linux/filter.h, linux/audit.h, linux/prctl.h; the call numbers of
 arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
@@ -21,6 +22,8 @@ from typing import Final
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
+_SET_MODE_FILTER, _ALL_THREADS = 1, 1  # of seccomp(2)
+_SECCOMP_CALL: Final = {"x86_64": 317, "aarch64": 277}
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000 | errno.EPERM
 _LOAD_WORD, _JUMP_EQUAL, _JUMP_NOT_LESS, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -29,8 +32,8 @@ _X32_BIT: Final = 0x40000000
 _IO_URING_SETUP, _PIDFD_GETFD = 425, 438  # the same everywhere
 _MACHINES: Final = {
     # machine: (its numbering by linux/audit.h, denied calls)
-    "x86_64": (0xC000003E, (41, 101, _IO_URING_SETUP, _PIDFD_GETFD)),
-    "aarch64": (0xC00000B7, (198, 117, _IO_URING_SETUP, _PIDFD_GETFD)),
+    "x86_64": (0xC000003E, (41, 53, 101, 311, _IO_URING_SETUP, _PIDFD_GETFD)),
+    "aarch64": (0xC00000B7, (198, 199, 117, 271, _IO_URING_SETUP, _PIDFD_GETFD)),
 }
 _PACKING: Final = struct.Struct("=HBBI")  # struct sock_filter: code, jump if true, if false, k
 
@@ -42,7 +45,7 @@ class _Program(ctypes.Structure):
 
 
 def deny_sockets() -> bool:
-    """Install the filter for this thread and all that it will start; call it before there are others.
+    """Install the filter for all threads and all that they will start.
 
     Returns:
         Whether it holds now; False on systems, machines and kernels without it.
@@ -56,6 +59,12 @@ def deny_sockets() -> bool:
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), zero, zero, zero):
         return False
     address = ctypes.c_ulong(ctypes.addressof(code))
+    call = ctypes.c_long(_SECCOMP_CALL[platform.machine()])
+    # Something that runs before this package, as a file of site's, may have started threads.
+    if not libc.syscall(
+        call, ctypes.c_ulong(_SET_MODE_FILTER), ctypes.c_ulong(_ALL_THREADS), address
+    ):
+        return True
     return not libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), address, zero, zero)
 
 

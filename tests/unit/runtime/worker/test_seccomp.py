@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import socket
 import struct
 import subprocess
 import sys
@@ -38,7 +39,10 @@ def _run(program: bytes, numbering: int, call: int) -> int:
 
 @pytest.mark.parametrize(
     ("machine", "numbering", "denied"),
-    [("x86_64", X86, {41, 101, 425, 438}), ("aarch64", ARM, {198, 117, 425, 438})],
+    [
+        ("x86_64", X86, {41, 53, 101, 311, 425, 438}),
+        ("aarch64", ARM, {198, 199, 117, 271, 425, 438}),
+    ],
 )
 def test_the_program_denies_what_it_should_and_nothing_else(machine, numbering, denied):
     """Of all calls of a machine only those that make or take sockets are answered with EPERM."""
@@ -67,9 +71,15 @@ def test_an_unknown_machine_has_no_filter():
 
 
 PROGRAM = """
-import ctypes, errno, json, os, socket, sys
+import ctypes, errno, json, os, socket, sys, threading
 from edgellm.runtime.worker.hardening import harden, enforced
 before = enforced()
+hardened, told = threading.Event(), []
+def late():
+    hardened.wait()
+    told.append(attempt(socket.socket))
+thread = threading.Thread(target=late)
+thread.start()
 harden(os.getppid())
 os.environ["GGML_NO_BACKTRACE"] = "1"
 def attempt(function):
@@ -78,29 +88,37 @@ def attempt(function):
     except OSError as err:
         return errno.errorcode[err.errno]
     return "open"
+def datagram():
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ends[0].connect(sys.argv[1])  # as to the system's log
+    ends[0].send(b"out")
+hardened.set()
+thread.join()
 libc = ctypes.CDLL(None, use_errno=True)
 ring = libc.syscall(425, 8, ctypes.create_string_buffer(120))
 print(json.dumps({
     "before": before, "after": enforced(),
     "families": {n: attempt(lambda: socket.socket(n)) for n in range(1, 46)},
     "ring": errno.errorcode[ctypes.get_errno()] if ring < 0 else "open",
-    "pair": attempt(socket.socketpair),
+    "pair": attempt(datagram), "thread": told,
+    "calls": [libc.syscall(n, 2, 1, 0, 0) for n in (0x40000000 + 41, 0x40000000 + 53)],
     "started": os.system(sys.executable + " -c 'import socket; socket.socket()' 2>/dev/null"),
 }))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux's")
-def test_g3_the_worker_cannot_open_a_socket_in_any_mode():
-    """The worker cannot open a socket in any mode."""
-    root = Path(__file__).parents[4]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, cwd=root
-    )
+def test_g3_the_worker_cannot_open_a_socket_in_any_mode(tmp_path):
+    """The worker cannot open a socket in any mode, in no thread, and cannot turn a pair into one."""
+    root, place = Path(__file__).parents[4], str(tmp_path / "log")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(place)
+        command = [sys.executable, "-c", PROGRAM, place]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
     said = json.loads(done.stdout)
     assert NO_SOCKETS not in said["before"]
     assert list(MEASURES) == said["after"]
     assert {"EPERM"} == set(said["families"].values())
     assert said["ring"] == "EPERM"
-    assert said["pair"] == "open", "a pair leads nowhere"
+    assert (said["pair"], said["thread"], said["calls"]) == ("EPERM", ["EPERM"], [-1, -1])
     assert said["started"] != 0, "nor can what the worker starts"
