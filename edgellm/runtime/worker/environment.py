@@ -37,7 +37,10 @@ _ALLOWED_PREFIXES: Final = (
     *("CUDA_", "NVIDIA_", "HIP_", "ROCR_", "ROCM_", "HSA_", "VK_", "MESA_", "SYCL_", "MTL_"),
 )
 # `LLAMA_CLOUD_API_KEY` and `NVIDIA_API_KEY` begin like harmless ones.
-_NEVER: Final = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "PROXY", "AUTH")
+_NEVER: Final = (
+    *("KEY", "TOKEN", "SECRET", "PASS", "CRED", "PROXY", "AUTH", "COOKIE", "SESSION"),
+    *("URL", "URI", "ENDPOINT", "WEBHOOK", "DSN"),  # which may have a password in them
+)
 
 
 def worker_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

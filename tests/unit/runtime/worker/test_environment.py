@@ -24,6 +24,7 @@ from edgellm.runtime.worker.environment import worker_environment
             "SSH_AUTH_SOCK",
             "DATABASE_URL",
         ),
+        *("LLAMA_CLOUD_BASE_URL", "NVIDIA_PASSPHRASE", "VK_SESSION_COOKIE", "CUDA_CACHE_DSN"),
         *("PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "EDGELLM_OFFLINE"),
     ],
 )
