@@ -24,8 +24,7 @@ def main() -> int:
     orders_fd, frames_fd = _take_pipes()
     harden(int(sys.argv[1]))
     _say_little()
-    del sys.path[0]  # the folder that `-m` added comes behind the interpreter's own
-    sys.path.append(os.getcwd())  # noqa: PTH109  # a text, as the others
+    sys.path.append(sys.path.pop(0))  # where this package lies comes behind the interpreter's own
 
     from edgellm.runtime.worker.faults import read_fault
     from edgellm.runtime.worker.frames import Sender

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*w?(_d)?[a-z]{0,2}(\.exe)?", re.IGNORECASE)
 _MODULE: Final = "edgellm.runtime.worker"
+# As `-m` does, with an archive in the place of the folder that it looks in first.
+_FROM_ARCHIVE: Final = (
+    "import sys; sys.path[0] = sys.argv.pop(); import runpy; "
+    f"runpy.run_module({_MODULE!r}, run_name='__main__', alter_sys=True)"
+)
 
 
 def worker_command() -> list[str]:
@@ -28,8 +33,22 @@ def worker_command() -> list[str]:
         EngineUnavailable: there is no interpreter that could run it.
     """
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    # -s and the rest are the environment's to say: the worker must find what the program finds.
-    return [python(), "-m", _MODULE, str(os.getpid()), version]
+    root, told = package_root(), [str(os.getpid()), version]
+    if root.is_dir():  # and then the folder to start in, where `-m` looks first
+        return [python(), *_flags(), "-m", _MODULE, *told]
+    return [python(), *_flags(), "-c", _FROM_ARCHIVE, *told, str(root)]
+
+
+def _flags() -> list[str]:
+    """Return what keeps the worker from finding what the program was told not to look for."""
+    flags = sys.flags
+    told = {
+        "-E": flags.ignore_environment,
+        "-s": flags.no_user_site,
+        "-S": flags.no_site,
+        "-B": sys.dont_write_bytecode,
+    }
+    return [flag for flag, is_set in told.items() if is_set]
 
 
 def python() -> str:

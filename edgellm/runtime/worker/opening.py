@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from edgellm.runtime.worker.frames import encode_json, encode_raw
 from edgellm.runtime.worker.messages import TAG_KEY, TAG_SECRET, Open, to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from edgellm.runtime.session import SessionOptions
@@ -91,7 +92,7 @@ def _order(path: Path, options: SessionOptions, *, has_key: bool) -> Open:
     return Open(
         path=os.fspath(path),
         folder=_folder(),
-        sys_path=tuple(os.path.abspath(place) for place in sys.path if place),  # noqa: PTH100  # texts
+        sys_path=tuple(_places(sys.path)),
         n_batch=engine.n_batch,
         n_threads=engine.n_threads,
         n_gpu_layers=engine.n_gpu_layers,
@@ -109,6 +110,14 @@ def _order(path: Path, options: SessionOptions, *, has_key: bool) -> Open:
         mode=options.mode.value,
         has_key=has_key,
     )
+
+
+def _places(path: Sequence[object]) -> Iterator[str]:
+    """Give the places of a `sys.path`, into which programs put all sorts of things, in full."""
+    for place in path:
+        if isinstance(place, str) and place:
+            with suppress(OSError):  # relative to a folder that is gone
+                yield os.path.abspath(place)  # noqa: PTH100  # a text
 
 
 def _folder() -> str:
