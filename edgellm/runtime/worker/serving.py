@@ -9,19 +9,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-from edgellm.core import Done, Mode, Tier, Token, event_to_wire
-from edgellm.engines.base import EngineSettings
+from edgellm.core import Done, Token, event_to_wire
 from edgellm.errors import Cancelled, EdgeLLMError, EngineUnavailable
-from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.worker import messages
 from edgellm.runtime.worker.frames import Raw, TokenMade, encode_token, read_frame
 from edgellm.runtime.worker.hardening import enforced
+from edgellm.runtime.worker.loading import load_session
 from edgellm.runtime.worker.messages import (
     Broke,
     Cancel,
@@ -40,14 +37,13 @@ from edgellm.runtime.worker.raising import error_to_wire
 from edgellm.runtime.worker.tier import FramedTier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from typing import IO, Any
 
     from edgellm.runtime.local import LocalSession
     from edgellm.runtime.session import Step
     from edgellm.runtime.worker.frames import Sender
     from edgellm.runtime.worker.life import Life
-    from edgellm.store.snapshots import SnapshotStore
     from edgellm.wire import Wire
 
 BROKE_CODE: Final = 70
@@ -104,7 +100,7 @@ class Worker:
         secrets = {raw.tag: raw.content for raw in self._raws(order.has_key + order.has_secret)}
         threading.Thread(target=self._hear, name="edgellm-orders", daemon=True).start()
         try:
-            session = self._open(order, secrets)
+            session = load_session(order, secrets, self._life, self._tier, self._clock)
         except EdgeLLMError as err:
             self._send(Raised(0, error_to_wire(err)))
             return 0
@@ -116,54 +112,6 @@ class Worker:
                 session.close()
                 return 0
             self._answer(session, job)
-
-    def _open(self, order: Open, secrets: Mapping[int, bytes]) -> LocalSession:
-        if order.folder:
-            with suppress(OSError):
-                os.chdir(order.folder)
-        known = set(sys.path)
-        sys.path.extend(folder for folder in order.sys_path if folder not in known)
-        from time import perf_counter
-
-        from edgellm.engines.llamacpp.library import tell_errors
-        from edgellm.runtime.local import LocalSession
-        from edgellm.runtime.worker.watched import WatchedEngine
-
-        tell_errors(_to_stderr)
-        started_s = perf_counter()
-        options = _options(order)
-        store = self._open_store(order, secrets)
-        engine = WatchedEngine(Path(order.path), options.engine, self._life)
-        session = LocalSession(engine, options, store=store, clock=self._clock)
-        session.room.open()
-        session.load_ms = (perf_counter() - started_s) * 1000
-        return session
-
-    def _open_store(self, order: Open, secrets: Mapping[int, bytes]) -> SnapshotStore | None:
-        """Open the store as `runtime.storing` does, with what the program found out for it."""
-        from edgellm.paths import snapshots_dir
-        from edgellm.store.keys import StoreKey
-        from edgellm.store.read_through import ReadThroughStore
-        from edgellm.store.remote import Seals
-        from edgellm.store.snapshots import SnapshotStore
-
-        if Tier(order.snapshot) is Tier.OFF:
-            return None
-        root, cap_bytes = snapshots_dir(), order.snapshot_cap_bytes
-        secret = secrets.get(messages.TAG_KEY)
-        key = None if secret is None else StoreKey(secret)
-        if order.share_max_bytes is None:
-            return SnapshotStore(root, key=key, cap_bytes=cap_bytes)
-        return ReadThroughStore(
-            root,
-            self._tier,
-            Seals(secrets.get(messages.TAG_SECRET, b"")),
-            refusal=lambda: order.refusal,
-            max_bytes=order.share_max_bytes,
-            writes_back=order.writes_back,
-            key=key,
-            cap_bytes=cap_bytes,
-        )
 
     def _clock(self) -> datetime:
         """Return the time that templates see: the program's, for an answer that is gone on with."""
@@ -271,31 +219,3 @@ def _token_frame(call: int, step: Step) -> bytes | None:
     if not isinstance(event, Token) or event.route != "local":
         return None
     return encode_token(TokenMade(call, step.ids[0], event.seq, event.text))
-
-
-def _options(order: Open) -> SessionOptions:
-    engine = EngineSettings(
-        n_batch=order.n_batch,
-        n_threads=order.n_threads,
-        n_gpu_layers=order.n_gpu_layers,
-        kv_type=order.kv_type,
-        flash_attention=order.flash_attention,
-        repack=order.repack,
-        adapters=tuple(zip(order.adapter_paths, order.adapter_scales, strict=True)),
-    )
-    return SessionOptions(
-        engine=engine,
-        n_ctx=order.n_ctx,
-        snapshot=Tier(order.snapshot),
-        snapshot_loss=order.snapshot_loss,
-        snapshot_turns=order.snapshot_turns,
-        snapshot_cap_bytes=order.snapshot_cap_bytes,
-        chat_template=order.chat_template,
-        mode=Mode(order.mode),
-    )
-
-
-def _to_stderr(line: str) -> None:
-    """Write a line of the engine's: it is still there when this process is not."""
-    with suppress(OSError):
-        os.write(2, line.encode("utf-8", "replace") + b"\n")
