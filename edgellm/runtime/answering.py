@@ -6,19 +6,18 @@ answer has ended in order, nothing is known of it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from edgellm.core import Done, Message, Timings, Token, Usage, Warn
+from edgellm.core import Done, Message, Timings, Token, Usage
 from edgellm.errors import Cancelled, EngineFailed, UsageError
 from edgellm.runtime.generate import Decoding
 from edgellm.runtime.live import Live, live_after
-from edgellm.runtime.prefill import BEING_STORED
+from edgellm.runtime.notices import Notices
 from edgellm.runtime.sampling import Sampler
+from edgellm.runtime.saving import Saving
 from edgellm.runtime.session import Step
 from edgellm.runtime.text import TextJoiner
-from edgellm.store.answers import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,13 +31,6 @@ if TYPE_CHECKING:
     from edgellm.runtime.room import Room
     from edgellm.runtime.storing import Storing
     from edgellm.runtime.turns import Turns
-    from edgellm.store.answers import Saved
-    from edgellm.store.background import SnapshotWriter
-
-SETTLE_S: Final = 0.05
-"""How long the end of an answer, already shown, waits to say that its snapshot was not written."""
-
-WAIT_S: Final = 0.2
 
 
 class Answering:
@@ -51,10 +43,10 @@ class Answering:
         room: the context.
         storing: where prefixes are kept, or None.
         turns: finds conversations that were kept, or None.
+        warnings: what the user is to be told with the first answer.
 
     Attributes:
         live: what the memory holds, or None when that is not known.
-        warnings: what the user is to be told; whoever tells it takes it out.
         load_ms: for the figures.
     """
 
@@ -77,9 +69,8 @@ class Answering:
         self._writer = storing.writer if storing else None
         self._turns = turns
         self._vocab = engine.vocab()
-        self._said_lost = False
+        self._notices = Notices(prompting, storing, warnings)
         self.live: Live | None = None
-        self.warnings = warnings
         self.load_ms = 0.0
 
     def steps(
@@ -97,7 +88,7 @@ class Answering:
         if any(not 0 <= token < self._vocab.n_tokens for token in journal):
             raise UsageError("the journal has tokens that this model does not")
         prompt = self._prompt(request)
-        yield from self._told()
+        yield from self._notices.told()
         n_ctx = self._room.wanted(len(prompt.tokens))
         if n_ctx > self._engine.n_ctx:
             yield Step(None, phase="context")
@@ -144,7 +135,7 @@ class Answering:
         filled = self._prefiller.run_prefix(prompt, cancelled)
         prefix = prompt.tokens[: prompt.n_prefix]
         self.live = Live(prefix, None, len(prefix), prompt.cuts)
-        saving = _Saving(filled, self._writer, prompt.n_prefix)
+        saving = Saving(filled, self._writer, prompt.n_prefix)
         saving.begin()
         return saving.waited()
 
@@ -158,7 +149,7 @@ class Answering:
         cancelled: Callable[[], bool],
         journal: Sequence[int],
     ) -> Iterator[Step]:
-        saving = _Saving(filled, self._writer, prompt.n_prefix)
+        saving = Saving(filled, self._writer, prompt.n_prefix)
         texts: list[str] = []
         ttft_s = 0.0
         tail = None
@@ -185,7 +176,7 @@ class Answering:
         self._record(use, prompt, filled)
         if tail is not None:  # no token in a journal stands for it, so nothing may come between
             yield tail
-        yield from self._told()
+        yield from self._notices.told()
         done = Done(
             text="".join(texts),
             finish_reason=outcome.finish_reason,
@@ -202,7 +193,7 @@ class Answering:
         prompt: Prompt,
         filled: Prefilled,
         sampler: Sampler,
-        saving: _Saving,
+        saving: Saving,
         cancelled: Callable[[], bool],
         journal: Sequence[int],
     ) -> Decoding:
@@ -256,16 +247,6 @@ class Answering:
         elif unsaved is not None and self._writer is not None:
             self._writer.submit([unsaved], may_wait=True)
 
-    def _told(self) -> Iterator[Step]:
-        """Give what there is to warn of, also that a snapshot could not be written, once."""
-        if self._writer is not None and self._writer.failure and not self._said_lost:
-            self._said_lost = True
-            self.warnings.append(f"the prefix snapshot was not kept: {self._writer.failure}")
-        notes = self._storing.notes if self._storing else []
-        for said in (self._prompting.notes, notes, self.warnings):
-            while said:
-                yield Step(Warn(said.pop(0)), phase="prefill")
-
     def _live_after(self, prompt: Prompt, answer: tuple[int, ...], n_decoded: int) -> Live | None:
         """Describe the memory, or None when the engine does not hold what was decoded."""
         live = live_after(prompt, answer, n_decoded, self._vocab.piece)
@@ -280,56 +261,3 @@ def _step(piece: Piece, texts: list[str]) -> Step:
     if not piece.text or piece.is_replayed:
         return Step(None, ids)
     return Step(Token(len(texts) - 1, piece.text), ids)
-
-
-class _Saving:
-    """What one answer leaves to be saved: begun after its first token, told at its end."""
-
-    def __init__(self, filled: Prefilled, writer: SnapshotWriter | None, n_prefix: int) -> None:
-        self._filled = filled
-        self._writer = writer
-        self._told: list[Saved | Skipped] = []
-        self._has_begun = False
-        lengths = [len(state.tokens) for state in filled.unsaved]
-        # Behind the prefix there may be ends of messages, which nobody asks about.
-        self._at = lengths.index(n_prefix) if n_prefix in lengths else None
-
-    def begin(self) -> None:
-        """Hand the states over; called once, however the answer goes."""
-        filled, self._has_begun = self._filled, True
-        if filled.unsaved and self._writer is not None:
-            self._writer.submit(filled.unsaved, done=filled.release, told=self._told)
-
-    def end(self) -> None:
-        """Let others read the prompt, where the answer failed before the states were handed over."""
-        if not self._has_begun and self._filled.release is not None:
-            self._filled.release()
-
-    def use(self) -> SnapshotUse:
-        """Say what the store did, as far as it is known when the answer ends."""
-        if self._at is None or self._writer is None:
-            return self._filled.snapshot
-        # A disk that refuses does so at once, and a program of one answer asks only here.
-        self._writer.settle(SETTLE_S)
-        return self._not_kept() or self._filled.snapshot
-
-    def waited(self) -> SnapshotUse:
-        """Wait until all is written, and say what became of it: code `stored` where it is there."""
-        use, writer = self._filled.snapshot, self._writer
-        if self._at is None or writer is None:
-            return use
-        while not writer.settle(WAIT_S):
-            pass  # in steps, so that an interrupt is heard
-        return self._not_kept() or replace(use, reason="stored", code="stored")
-
-    def _not_kept(self) -> SnapshotUse | None:
-        """Say why the prefix is not there; None where it is, or where nobody knows yet."""
-        use, told = self._filled.snapshot, tuple(self._told)
-        if self._at is None or len(told) <= self._at or told[self._at].is_stored:
-            return None
-        # What it leans on came before it, and is then the reason.
-        why = next(
-            outcome for outcome in told if isinstance(outcome, Skipped) and not outcome.is_stored
-        )
-        reason = f"{use.reason.partition(BEING_STORED)[0]}; not kept: {why.reason}"
-        return replace(use, reason=reason)

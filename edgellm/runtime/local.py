@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from edgellm.core import Done, Failure, Tier
 from edgellm.errors import EdgeLLMError, EngineFailed, UsageError
 from edgellm.runtime.answering import Answering
+from edgellm.runtime.notices import opening_warnings
 from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS, Prefiller
 from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.room import Room
@@ -117,8 +118,8 @@ class LocalSession:
             self.room,
             storing=storing,
             turns=turns,
-            warnings=self._opening_warnings(
-                block, "" if storing is None else storing.store.trouble
+            warnings=opening_warnings(
+                self.model, self.options, block, "" if storing is None else storing.store.trouble
             ),
         )
 
@@ -135,21 +136,6 @@ class LocalSession:
     @load_ms.setter
     def load_ms(self, value: float) -> None:
         self._answers.load_ms = value
-
-    def _opening_warnings(self, block: str, trouble: str) -> list[str]:
-        """Return what is said once, with the first answer."""
-        said = list(self.model.warnings)
-        if block and self.options.snapshot is not Tier.OFF:
-            said.append(f"prefix snapshots are off: {block}")
-        if trouble:
-            said.append(trouble)
-        trained = self.model.n_ctx_train
-        if self.options.n_ctx and self.options.n_ctx > trained:
-            said.append(
-                f"a context of {self.options.n_ctx} tokens is longer than the {trained} the model "
-                "was trained with: answers may lose their thread there"
-            )
-        return said
 
     def facts(self) -> SessionFacts:
         """Return the resolved settings."""
@@ -173,9 +159,7 @@ class LocalSession:
         """Answer a request piece by piece; `cancel` counts from this call on."""
         return _with_failure(self.steps(request))
 
-    def steps(
-        self, request: Request, journal: Sequence[int] = ()
-    ) -> Generator[Step, None, None]:
+    def steps(self, request: Request, journal: Sequence[int] = ()) -> Generator[Step, None, None]:
         """Answer step by step; errors are raised, and `cancel` counts from this call on.
 
         Args:
