@@ -5,6 +5,7 @@ A worker is started when it is needed and the one before has ended, each as the 
 
 from __future__ import annotations
 
+import os
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
@@ -69,6 +70,7 @@ class Place:
         self._worker: Worker | None = None
         self._facts = _NO_FACTS
         self._has_died = False
+        self._owner = os.getpid()
 
     @property
     def worker(self) -> Worker | None:
@@ -143,7 +145,9 @@ class Place:
     def failure(self, error: EdgeLLMError, phase: Phase) -> RouteFailed | EdgeLLMError:
         """Return what an error of the worker means: a failed route, or the error itself."""
         trigger = trigger_of(error, phase)
-        if trigger is None:
+        if (
+            trigger is None or os.getpid() != self._owner
+        ):  # a forked child has no worker to start anew
             return error
         if trigger is Trigger.UNSUPPORTED:
             self.absent = error

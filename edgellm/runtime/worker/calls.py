@@ -61,6 +61,10 @@ class Calls:
         """Return whether this process started the worker; one that was forked since did not."""
         return os.getpid() == self._owner
 
+    def _check_owner(self) -> None:
+        if not self.is_owner:
+            raise EngineFailed("the model was loaded before a fork", hint="load it in the child")
+
     @contextmanager
     def one(self) -> Iterator[int]:
         """Number a call; whatever ends it early, the worker ends it before the next.
@@ -69,8 +73,7 @@ class Calls:
             EngineFailed: the worker is closed, or another process's.
             UsageError: another call is being made.
         """
-        if not self.is_owner:
-            raise EngineFailed("the model was loaded before a fork", hint="load it in the child")
+        self._check_owner()
         if self.is_closed:
             raise EngineFailed("the session is closed")
         if not self._calling.acquire(blocking=False):
@@ -113,6 +116,7 @@ class Calls:
         while self._call == call:
             is_cancelled = self._cancelled[0] in (call, self._given_up)
             message = self._channel.next(POLL_S if is_cancelled else _LOOK_S)
+            self._check_owner()  # a fork in the middle of an answer: nothing ever comes here
             if isinstance(message, TokenMade):
                 if message.call == call:
                     yield message
