@@ -18,9 +18,9 @@ from edgellm.paths import KEY_FILE_VARIABLE
 from edgellm.runtime.local import open_session
 from edgellm.runtime.session import SessionOptions, Step
 from edgellm.runtime.worker import frames
+from edgellm.runtime.worker.calls import CANCEL_S
 from edgellm.runtime.worker.ending import WorkerEnded
 from edgellm.runtime.worker.faults import FAULT_VARIABLE
-from edgellm.runtime.worker.calls import CANCEL_S
 from edgellm.runtime.worker.handle import CLOSE_S, Worker
 from edgellm.runtime.worker.hardening import MEASURES
 
@@ -32,6 +32,7 @@ N = 24
 OFF = SessionOptions(snapshot=Tier.OFF)
 EXACT = SessionOptions(snapshot=Tier.EXACT)
 pytestmark = pytest.mark.model
+FULL = pytest.mark.full
 LINUX = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 
@@ -88,7 +89,9 @@ def test_a_worker_answers_as_this_process_does(start, whole, sampling):
 
 
 @LINUX
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling", [pytest.param(GREEDY, marks=FULL), SAMPLED], ids=["greedy", "sampled"]
+)
 def test_g6_an_answer_goes_on_after_a_kill_at_any_token(start, whole, sampling):
     """Killing the worker at any token never kills the host, and the answer ends as it would have."""
     done, ids = whole[sampling]
@@ -201,6 +204,7 @@ def test_errors_of_a_request_leave_the_worker_alive(start):
     assert isinstance([*worker.stream(short)][-1].event, Done)
 
 
+@FULL
 def test_a_request_too_long_for_a_message_is_refused(start, monkeypatch):
     """What cannot be sent is an error at once, and the worker is there for the next."""
     worker = start()
@@ -213,6 +217,7 @@ def test_a_request_too_long_for_a_message_is_refused(start, monkeypatch):
     assert len(_ids([*worker.stream(short)])) == 2
 
 
+@FULL
 def test_a_relative_path_means_what_it_means_here(start, smollm2_gguf, monkeypatch):
     """The worker looks for files from where the program is."""
     monkeypatch.chdir(smollm2_gguf.parent)
@@ -269,6 +274,7 @@ def test_closing_the_iterator_stops_the_answer(start):
     assert len(_ids([*worker.stream(_request(max_tokens=2))])) == 2
 
 
+@FULL
 def test_one_answer_at_a_time(start):
     """A second request meanwhile is refused in words, and harms neither."""
     worker = start()
@@ -313,10 +319,10 @@ def test_f_pk_06_a_worker_is_used_by_many_threads(start, whole):
     ("fault", "returncode", "phase", "told"),
     [
         ("load:segv", -11, "load", "Segmentation fault"),
-        ("context:abort", -6, "context", "Aborted"),
-        ("prefill:oom", -6, "prefill", "std::bad_alloc"),
+        pytest.param("context:abort", -6, "context", "Aborted", marks=FULL),
+        pytest.param("prefill:oom", -6, "prefill", "std::bad_alloc", marks=FULL),
         ("decode:3:abort", -6, "decode", "Aborted"),
-        ("decode:3:exit", 0, "decode", ""),
+        pytest.param("decode:3:exit", 0, "decode", "", marks=FULL),
         ("snapshot:kill", -9, "snapshot", ""),
     ],
 )
@@ -340,7 +346,7 @@ def test_a_memory_error_is_the_last_word(start, monkeypatch):
     assert ended.value.ending.exception == "MemoryError: a fault on purpose"
 
 
-@pytest.mark.parametrize("kind", ["garbage", "half"])
+@pytest.mark.parametrize("kind", [pytest.param("garbage", marks=FULL), "half"])
 def test_damaged_frames_of_a_real_worker_end_it(start, monkeypatch, kind):
     """A worker that goes mad in the middle of an answer is an ending, not an error of its text."""
     monkeypatch.setenv(FAULT_VARIABLE, f"decode:2:{kind}")
@@ -383,6 +389,7 @@ def test_a_worker_that_hangs_is_killed_by_close(start, monkeypatch):
     worker.close()
 
 
+@FULL
 def test_kill_ends_it_from_another_thread(start):
     """Who waits for a worker that is killed hears of it."""
     worker = start()

@@ -299,9 +299,7 @@ sys.exit(main())
 """
 
 
-def test_without_an_engine_the_command_line_ends_with_1(
-    no_engine: None, tiny_models: Path
-) -> None:
+def test_without_an_engine_the_command_line_ends_with_1(no_engine: None, tiny_models: Path) -> None:
     """One line on stderr with the install command, no traceback, nothing on stdout."""
     done = subprocess.run(
         [sys.executable, "-c", NO_ENGINE_CLI, "run", tiny_models / "tiny-llama.gguf", "Why?"],
