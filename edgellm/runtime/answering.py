@@ -184,6 +184,7 @@ class Answering:
             timings=self._timings(filled, ttft_s or perf_counter() - started, outcome),
             snapshot=use,
             seed=sampler.seed,
+            degraded=decoding.n_otherwise > 0,
         )
         yield Step(done, phase="snapshot")
 

@@ -126,6 +126,7 @@ class Here:
             if is_late and not turn.is_cancelled:
                 raise _late(turn, step.phase)
             turn.usage = event.usage
+            turn.degraded |= event.degraded
             return dataclasses.replace(event, text=turn.text)
         if isinstance(event, Warn) and self._said.setdefault(event.message, pid) != pid:
             return None  # a worker started anew says again what the one before opened with

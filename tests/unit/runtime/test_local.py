@@ -499,3 +499,15 @@ def test_a_template_that_writes_the_time_is_said_once(start, ask, store) -> None
     said = [event.message for event in events if isinstance(event, Warn)]
     assert len(said) == 1
     assert "writes the time into the system prompt: only the 1 tokens" in said[0]
+
+
+def test_an_answer_gone_on_with_that_was_made_otherwise_says_so(start, ask) -> None:
+    """A journal that this engine would not have made, as with other numerics, is no secret."""
+    session, _ = start(options=OFF)
+    whole = list(session.steps(ask("Why?")))
+    ids = [id_ for step in whole for id_ in step.ids]
+    for journal, is_other in ((ids[:2], False), ([ids[0] + 1, ids[1]], True)):
+        fresh, _ = start(options=OFF)
+        done = list(fresh.steps(ask("Why?"), journal=journal))[-1].event
+        assert isinstance(done, Done)
+        assert done.degraded is is_other
