@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.model,
     pytest.mark.skipif(os.name == "nt", reason="processes of POSIX"),
 ]
+FULL = pytest.mark.full
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
@@ -86,11 +87,11 @@ def _is_gone(pid: int, within_s: float = 5.0) -> bool:
     "end",
     [
         "",
-        "worker.close()",
-        "worker.close(); worker.close()",
-        "sys.exit(0)",
-        "import atexit; atexit.register(worker.close)",
-        "del worker",
+        pytest.param("worker.close()", marks=FULL),
+        pytest.param("worker.close(); worker.close()", marks=FULL),
+        pytest.param("sys.exit(0)", marks=FULL),
+        pytest.param("import atexit; atexit.register(worker.close)", marks=FULL),
+        pytest.param("del worker", marks=FULL),
         "threading.Thread(target=sys.exit).start()",
         "answer = worker.stream(ASKED); next(answer)",
         "import atexit; atexit.register(lambda: list(worker.stream(ASKED)))",
@@ -103,7 +104,7 @@ def test_f_pk_04_a_program_ends_without_a_word(program, end):
 
 
 @LINUX
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("busy", [pytest.param(False, marks=FULL), True])
 def test_the_worker_goes_with_its_program(program, busy):
     """A program that is killed with -9 leaves no worker behind, idle or in the middle of an answer."""
     process = program(
@@ -118,6 +119,7 @@ def test_the_worker_goes_with_its_program(program, busy):
     assert _is_gone(pid)
 
 
+@FULL
 def test_the_worker_goes_with_its_pipe(program):
     """Where nothing signals the death of a parent, the end of the pipe does the same."""
     process = program(
@@ -178,6 +180,7 @@ def test_a_forked_child_leaves_the_worker_alone(program):
     assert ("True\n", "") == process.communicate(timeout=60)
 
 
+@FULL
 def test_a_forked_child_starts_one_of_its_own(program):
     """After a fork a new worker can be started, though the thread that does it stayed behind."""
     text = """
@@ -201,6 +204,7 @@ def test_a_folder_full_of_traps_is_not_looked_into(program, tmp_path):
     assert ("True\n", "") == (out, err)
 
 
+@FULL
 def test_a_program_that_reads_its_stdin_keeps_it(program):
     """The worker takes nothing of the program's own input, and prints nothing to its output."""
     process = program(RUN + "print(sys.stdin.read())", stdin=subprocess.PIPE)
