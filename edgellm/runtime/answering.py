@@ -89,17 +89,18 @@ class Answering:
             raise UsageError("the journal has tokens that this model does not")
         prompt = self._prompt(request)
         yield from self._notices.told()
-        n_ctx = self._room.wanted(len(prompt.tokens))
+        n_prompt = len(prompt.tokens)
+        n_ctx = self._room.wanted(n_prompt)
         if n_ctx > self._engine.n_ctx:
-            yield Step(None, phase="context")
-        yield Step(None, phase="prefill")
+            yield Step(None, phase="context", prompt_tokens=n_prompt)
+        yield Step(None, phase="prefill", prompt_tokens=n_prompt)
         # Until here a request could be refused without loss.
         live, self.live = self.live, None
         try:
             filled = self._prefiller.run(prompt, self._room.make(n_ctx, live), cancelled)
         except Cancelled:
             self._engine.truncate(0)
-            usage = Usage(len(prompt.tokens), 0, len(journal))
+            usage = Usage(n_prompt, 0, len(journal))
             text = self._shown(journal, request.stop)
             yield Step(Done(text, "cancelled", usage=usage, seed=sampler.seed))
             return

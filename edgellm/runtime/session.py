@@ -130,11 +130,13 @@ class Step:
         ids: tokens that were chosen, and whose text, where they complete any, is the event's. All
             of them in order are the journal, from which the answer can be gone on with.
         phase: what comes next.
+        prompt_tokens: of the prompt, in the steps before it is read; 0 in all others.
     """
 
     event: Event | None
     ids: tuple[int, ...] = ()
     phase: Phase = "decode"
+    prompt_tokens: int = 0
 
 
 class Session(Protocol):

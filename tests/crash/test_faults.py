@@ -10,12 +10,14 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgellm.core import Done, Event, Failure, Message, Request, Sampling, Switch, Token
+from edgellm.engines.base import EngineSettings
 from edgellm.errors import EdgeLLMError, OutOfMemory, WorkerDied
 from edgellm.policy import progress
 from edgellm.runtime.opening import open_session
@@ -211,3 +213,29 @@ def test_the_host_outlives_a_worker_that_never_works(ask, monkeypatch: pytest.Mo
     monkeypatch.setenv("EDGELLM_WORKER_FAULT", "prefill:1:segv")
     _, code = ask()
     assert code == WorkerDied.code
+
+
+def test_memory_takes_a_context_that_just_holds_the_answer(
+    edgellm_home, tiny_models, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is the undisturbed one, and a later one that needs more gets the whole context."""
+    options = SessionOptions(
+        isolation="worker", engine=EngineSettings(n_batch=64, kv_type="q8_0", flash_attention="on")
+    )
+    model = tiny_models / "tiny-llama.gguf"
+    with open_session(model, options) as session:
+        undisturbed = session.generate(ASKED)
+        assert session.facts().n_ctx == 2048
+    monkeypatch.setenv("EDGELLM_WORKER_FAULT", f"decode:4:oom@{tmp_path}/once")
+    with open_session(model, options) as session:
+        events = list(session.stream(ASKED))
+        (switch,) = [event for event in events if isinstance(event, Switch)]
+        needed = undisturbed.usage.prompt_tokens + N_TOKENS
+        assert f"a context of {-(-needed // 256) * 256} tokens in place of 2048" in switch.reason
+        assert (session.facts().n_ctx - 1) // 256 == (needed - 1) // 256
+        assert isinstance(events[-1], Done)
+        assert events[-1].text == undisturbed.text
+        longer = session.generate(replace(ASKED, max_tokens=None))
+        assert longer.text.startswith(undisturbed.text)
+        assert longer.finish_reason == "stop" or longer.usage.completion_tokens + needed > 2000
+        assert session.facts().n_ctx == 2048

@@ -85,7 +85,7 @@ class Chooser:
             return "exhausted"
         if failure is not None and failure.trigger is Trigger.NO_FIT and self._there is None:
             return "exhausted"  # who keeps it here is told the ways to fit, and chooses
-        return self._place.state(failure)
+        return self._place.state(failure, turn.needed_tokens)
 
     def _facts(
         self,

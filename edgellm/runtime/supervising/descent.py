@@ -1,7 +1,7 @@
 """Descent: the plan a model is opened by, and the rungs below it that were taken.
 
 A rung is taken for each time that memory ran out, and stays taken: what failed once is not tried again as
-it was.
+it was. Only a context that was made to hold one answer grows for another one that needs more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from edgellm.hw.memory import available_bytes
-from edgellm.policy.fitting import Fitting
+from edgellm.policy.fitting import Fitting, whole_cells
 from edgellm.policy.ladder import next_lower
 from edgellm.routing import Trigger
 from edgellm.runtime.supervising.preflight import refusal, with_settings
@@ -84,12 +84,17 @@ class Descent:
             return None
         return RouteFailed(refusal(_fitting(plan).plan(), self._path), Trigger.NO_FIT, "load")
 
-    def below(self, failure: RouteFailed) -> list[Rung]:
-        """Return the rungs to be taken for a failure: one, or as many as it takes until it fits."""
+    def below(self, failure: RouteFailed, needed_tokens: int = 0) -> list[Rung]:
+        """Return the rungs to be taken for a failure: one, or as many as it takes until it fits.
+
+        Args:
+            failure: of the answer, or of the model's start.
+            needed_tokens: that the context must hold; 0 where that is not known, and it stays.
+        """
         if failure.trigger not in _LOWERS or (failure.verdict and not failure.is_memory):
             return []
         found: list[Rung] = []
-        while (rung := self._next([*self._rungs, *found])) is not None:
+        while (rung := self._next([*self._rungs, *found], needed_tokens)) is not None:
             found.append(rung)
             if failure.trigger is not Trigger.NO_FIT or self.fits(rung):
                 return found
@@ -99,10 +104,30 @@ class Descent:
         """Go down."""
         self._rungs += rungs
 
-    def _next(self, rungs: Sequence[Rung]) -> Rung | None:
+    def is_short(self, needed_tokens: int) -> bool:
+        """Return whether a rung made the context too small for an answer; 0 needs the plan's own."""
+        if self._plan is None or not self._rungs:
+            return False
+        n_ctx = self._rungs[-1].settings.n_ctx
+        return n_ctx < self._plan.settings.n_ctx and not 0 < needed_tokens <= n_ctx
+
+    def grow(self, needed_tokens: int) -> bool:
+        """Let a context that is short hold what an answer needs; False where it is not.
+
+        It doubles at least, so that a conversation that goes on starts few workers.
+        """
+        if self._plan is None or not self.is_short(needed_tokens):
+            return False
+        last, most = self._rungs[-1], self._plan.settings.n_ctx
+        wanted = max(whole_cells(needed_tokens), 2 * last.settings.n_ctx) if needed_tokens else most
+        settings = dataclasses.replace(last.settings, n_ctx=min(wanted, most))
+        self._rungs[-1] = dataclasses.replace(last, settings=settings)
+        return True
+
+    def _next(self, rungs: Sequence[Rung], needed_tokens: int) -> Rung | None:
         if self._plan is None:
             return None
-        rung = next_lower(self._plan, rungs)
+        rung = next_lower(self._plan, rungs, needed_tokens=needed_tokens)
         if rung is not None:
             return rung
         if self._smaller is None:  # only now: their headers have to be read

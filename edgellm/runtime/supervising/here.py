@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Message, Request, Sampling, Token, Warn
-from edgellm.errors import EdgeLLMError, EngineFailed
+from edgellm.errors import EdgeLLMError, EngineFailed, PromptTooLong
 from edgellm.routing import Trigger
 from edgellm.runtime.supervising.turn import RouteFailed
 from edgellm.runtime.supervising.watching import Watch
@@ -36,6 +36,14 @@ _SLOW: Final = (
     "the answer comes far slower than it did, or memory is under pressure: "
     "close other programs, or use a smaller model or --ctx"
 )
+
+
+class _Short(Exception):  # it never leaves this module
+    """The context that a rung left is too small; 0 tokens needed stand for a number not known."""
+
+    def __init__(self, needed_tokens: int) -> None:
+        super().__init__(needed_tokens)
+        self.needed_tokens = needed_tokens
 
 
 class Here:
@@ -72,6 +80,21 @@ class Here:
         """
         turn.n_local += 1
         turn.leaving = None
+        yield from self._with_room(turn, warms_up=warms_up)
+
+    def _with_room(self, turn: Turn, *, warms_up: bool) -> Iterator[Event]:
+        """Make an answer; where a rung made the context too small for it, it grows before."""
+        try:
+            yield from self._made(turn, warms_up=warms_up)
+        except _Short as short:
+            needed_tokens = short.needed_tokens
+        else:
+            return
+        self._place.grow(needed_tokens)
+        yield from self._with_room(turn, warms_up=warms_up)
+
+    def _made(self, turn: Turn, *, warms_up: bool) -> Iterator[Event]:
+        """Make an answer with the worker that there is, or a new one."""
         worker = self._place.ready(self._gives_up(turn))
         if worker is None:
             if not turn.is_cancelled:
@@ -93,6 +116,8 @@ class Here:
                     raise (_late(turn, ended.ending.phase) if left else death) from ended
                 yield Done(turn.text, "cancelled", seed=turn.seed)
             except EdgeLLMError as err:
+                if isinstance(err, PromptTooLong) and self._place.descent.is_short(0):
+                    raise _Short(0) from err
                 raise self._place.failure(err, worker.phase) from err
 
     def _steps(self, turn: Turn, worker: Worker, watch: Watch) -> Iterator[Event]:
@@ -108,12 +133,20 @@ class Here:
                 if step is None:
                     raise EngineFailed("the worker's answer ended without a result")
                 watch.came(len(step.ids))
+                self._note_prompt(turn, step)
                 yield from turn.told()
                 event = self._event(turn, step, worker.pid)
                 if event is not None:
                     yield event
                 if isinstance(event, Done):
                     return
+
+    def _note_prompt(self, turn: Turn, step: Step) -> None:
+        """Remember how long the prompt is, and stop where its answer would be cut short for that."""
+        if step.prompt_tokens > 0:
+            turn.n_prompt_tokens = step.prompt_tokens
+            if self._place.descent.is_short(turn.needed_tokens):
+                raise _Short(turn.needed_tokens)
 
     def _event(self, turn: Turn, step: Step, pid: int) -> Event | None:
         """Return what the caller gets of one step; it is written down first."""

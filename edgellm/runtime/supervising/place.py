@@ -153,8 +153,13 @@ class Place:
             self.absent = error
         return RouteFailed(error, trigger, phase)
 
-    def state(self, failure: RouteFailed | None) -> LocalState:
-        """Return what this machine can still do about a failure, None being the first choice."""
+    def state(self, failure: RouteFailed | None, needed_tokens: int = 0) -> LocalState:
+        """Return what this machine can still do about a failure, None being the first choice.
+
+        Args:
+            failure: why the route taken last failed.
+            needed_tokens: as `Descent.below` takes them.
+        """
         if self.absent is not None:
             return "absent"
         if failure is None or failure.trigger is Trigger.CLOUD_FAILED:
@@ -163,20 +168,35 @@ class Place:
             return "exhausted"
         if failure.trigger is Trigger.WORKER_KILLED:
             return "ready"
-        return "lower" if self.descent.below(failure) else "exhausted"
+        return "lower" if self.descent.below(failure, needed_tokens) else "exhausted"
 
-    def lower(self, failure: RouteFailed) -> Rung | None:
+    def lower(self, failure: RouteFailed, needed_tokens: int = 0) -> Rung | None:
         """Take what rungs a failure asks for; the worker that stands above them is ended.
+
+        Args:
+            failure: why the route taken last failed.
+            needed_tokens: as `Descent.below` takes them.
 
         Returns:
             The last rung taken, None where the failure asks for none or none is left.
         """
-        found = self.descent.below(failure)
+        found = self.descent.below(failure, needed_tokens)
         if not found:
             return None
         self.descent.take(found)
         self.end(at_once=True)
         return found[-1]
+
+    def grow(self, needed_tokens: int) -> bool:
+        """Let a context that a rung made smaller hold more; the worker that has it is ended.
+
+        Returns:
+            False where no rung did, or it holds so many tokens; 0 needs what the plan has.
+        """
+        grows = self.descent.grow(needed_tokens)
+        if grows:
+            self.end()
+        return grows
 
     def end(self, *, at_once: bool = False) -> None:
         """End the worker that is there or on its way; the next answer starts another.

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Done, Message, Request, Warn
-from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, UsageError
+from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, PromptTooLong, UsageError
 from edgellm.runtime.supervising.ending import end_error, with_failure
 from edgellm.runtime.supervising.here import Here
 from edgellm.runtime.supervising.turn import RouteFailed, Turn
@@ -155,7 +155,7 @@ class Supervisor:
         """Turn to a route, one rung lower where memory ran out, and say so."""
         failure, what = turn.failure, ""
         if failure is not None and decision.route == "local":
-            rung = self._place.lower(failure)
+            rung = self._place.lower(failure, turn.needed_tokens)
             if rung is not None:
                 what = rung.reason
                 turn.degraded |= rung.changes_numerics
@@ -203,6 +203,8 @@ class Supervisor:
                 raise Cancelled("reading was stopped") from ended
             raise death from ended
         except EdgeLLMError as err:
+            if isinstance(err, PromptTooLong) and self._place.grow(0):
+                return self._warm(turn, messages, tools)
             raise self._place.failure(err, worker.phase) from err
 
     @contextmanager

@@ -64,6 +64,7 @@ class Turn:
         seed: of the random numbers, the same one after a restart.
         journal: tokens whose text was shown, or held back, so far.
         texts: pieces that were shown and not taken back.
+        n_prompt_tokens: of the prompt, as the worker counted them; 0 before it has.
         route: that the answer is on, None before the first.
         has_switched: whether it changed its route.
         n_local: how often this machine was tried.
@@ -94,6 +95,7 @@ class Turn:
     seed: int = 0
     journal: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    n_prompt_tokens: int = 0
     route: Route | None = None
     has_switched: bool = False
     n_local: int = 0
@@ -135,6 +137,14 @@ class Turn:
     def n_shown(self) -> int:
         """Return how many pieces the caller holds."""
         return len(self.texts)
+
+    @property
+    def needed_tokens(self) -> int:
+        """Return what a context must hold for the whole answer; 0 where that is not known."""
+        longest = self.request.max_tokens
+        if longest is None or self.n_prompt_tokens <= 0:
+            return 0
+        return self.n_prompt_tokens + max(longest, len(self.journal) + 1)
 
     @property
     def ttft_ms(self) -> float:

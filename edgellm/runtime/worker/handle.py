@@ -221,7 +221,7 @@ class Worker:
         self._facts = message.facts or self._facts
         ids = message.ids
         for event in events or [None]:
-            yield Step(event, ids, message.phase)
+            yield Step(event, ids, message.phase, message.prompt_tokens)
             ids = ()
 
     def __enter__(self) -> Worker:

@@ -144,6 +144,7 @@ class StepMade(Wire):
         events: in the form of `event_to_wire`; all of them arrive, or none.
         ids: the tokens whose text, if they have any, is in `events`.
         facts: with the last one of a call.
+        prompt_tokens: as in a `Step`.
     """
 
     type: ClassVar[str] = "step"
@@ -152,6 +153,7 @@ class StepMade(Wire):
     events: tuple[Mapping[str, Any], ...] = ()
     ids: tuple[int, ...] = ()
     facts: SessionFacts | None = None
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,8 @@ class Worker:
             if is_ending and not is_done:
                 continue
             facts = session.facts() if is_done else None
-            self._send(StepMade(order.call, step.phase, tuple(held), step.ids, facts))
+            events, n_prompt = tuple(held), step.prompt_tokens
+            self._send(StepMade(order.call, step.phase, events, step.ids, facts, n_prompt))
             held = []
 
     def _hear(self) -> None:

@@ -110,7 +110,7 @@ class FakeWorker:
         return self._steps(request, len(journal), seed)
 
     def _steps(self, request: Request, n_before: int, seed: int | None) -> Iterator[Step]:
-        yield Step(None, phase="prefill")
+        yield Step(None, phase="prefill", prompt_tokens=5)
         n = n_before
         for n in range(n_before, min(len(WORDS), request.max_tokens or len(WORDS))):
             if self.life.n == n:

@@ -98,7 +98,7 @@ def test_a_stream_ends_with_a_failure(stage, kit) -> None:
 def test_memory_takes_one_rung_and_it_stays(stage, kit, monkeypatch) -> None:
     """After a death for memory the worker is smaller, and so is the one for the next answer."""
 
-    def smaller_batch(plan: Plan, rungs: list[Rung], _: object = ()) -> Rung | None:
+    def smaller_batch(plan: Plan, rungs: list[Rung], _: object = (), **__: int) -> Rung | None:
         settings = dataclasses.replace(plan.settings, n_batch=128)
         return None if rungs else Rung("batch", settings, "a batch of 128 tokens", False)
 

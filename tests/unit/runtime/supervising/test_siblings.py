@@ -45,7 +45,9 @@ def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
 def test_it_is_the_last_rung_and_said(stage, kit, family: Path, monkeypatch) -> None:
     """When nothing else is left, the smaller file is loaded, and the `Switch` names it."""
 
-    def only_files(plan: Plan, rungs: list[Rung], artifacts: tuple[Artifact, ...] = ()) -> Any:
+    def only_files(
+        plan: Plan, rungs: list[Rung], artifacts: tuple[Artifact, ...] = (), **_: int
+    ) -> Any:
         return next_lower(plan, rungs, artifacts) if artifacts else None
 
     monkeypatch.setattr(descent, "next_lower", only_files)
