@@ -86,13 +86,13 @@ def _is_gone(pid: int, within_s: float = 5.0) -> bool:
 @pytest.mark.parametrize(
     "end",
     [
-        "",
+        pytest.param("", marks=FULL),
         pytest.param("worker.close()", marks=FULL),
         pytest.param("worker.close(); worker.close()", marks=FULL),
         pytest.param("sys.exit(0)", marks=FULL),
         pytest.param("import atexit; atexit.register(worker.close)", marks=FULL),
         pytest.param("del worker", marks=FULL),
-        "threading.Thread(target=sys.exit).start()",
+        pytest.param("threading.Thread(target=sys.exit).start()", marks=FULL),
         "answer = worker.stream(ASKED); next(answer)",
         "import atexit; atexit.register(lambda: list(worker.stream(ASKED)))",
     ],
@@ -131,6 +131,7 @@ def test_the_worker_goes_with_its_pipe(program):
 
 
 @LINUX
+@FULL
 def test_a_worker_outlives_the_thread_that_asked_for_it(program):
     """A worker started in a thread of the program's answers after that thread has ended."""
     text = """
@@ -144,6 +145,7 @@ def test_a_worker_outlives_the_thread_that_asked_for_it(program):
     assert ("True\n", "") == (out, err)
 
 
+@FULL
 def test_signals_of_the_terminal_are_the_programs(program):
     """An interrupt, a hang-up or an end for the whole group does not reach the worker."""
     text = """
