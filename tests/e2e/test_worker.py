@@ -189,6 +189,7 @@ def test_a_key_that_is_none_is_refused_before_anything_is_started(start):
         start(SessionOptions(snapshot=Tier.EXACT, snapshot_key=b"short"))
 
 
+@FULL
 def test_errors_of_opening_are_the_classes_that_they_are_here(start, tmp_path):
     """A file that is not there, or no model, is the same error as in this process."""
     with pytest.raises(ModelNotFound) as there:
@@ -262,6 +263,7 @@ def test_g16_cancel_ends_an_answer_and_frees_the_slot(start, whole):
     assert sorted(waits_s)[len(waits_s) // 2] < 0.3
 
 
+@FULL
 def test_a_cancel_before_the_first_step_counts(start):
     """An answer that is cancelled before it is asked for ends at once; the next one does not."""
     worker = start()
@@ -329,7 +331,7 @@ def test_f_pk_06_a_worker_is_used_by_many_threads(start, whole):
         pytest.param("load:segv", -11, "load", "Segmentation fault", marks=FULL),
         pytest.param("context:abort", -6, "context", "Aborted", marks=FULL),
         pytest.param("prefill:oom", -6, "prefill", "std::bad_alloc", marks=FULL),
-        ("decode:3:abort", -6, "decode", "Aborted"),
+        pytest.param("decode:3:abort", -6, "decode", "Aborted", marks=FULL),
         pytest.param("decode:3:exit", 0, "decode", "", marks=FULL),
         ("snapshot:kill", -9, "snapshot", ""),
     ],
@@ -363,6 +365,7 @@ def test_damaged_frames_of_a_real_worker_end_it(start, monkeypatch, kind):
     assert ended.value.ending.damage
 
 
+@FULL
 def test_a_worker_that_hangs_is_killed_by_a_cancel(start, monkeypatch):
     """A cancel that nobody hears ends the process after two seconds."""
     monkeypatch.setenv(FAULT_VARIABLE, "decode:1:hang")

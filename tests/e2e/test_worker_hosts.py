@@ -93,7 +93,7 @@ def _is_gone(pid: int, within_s: float = 5.0) -> bool:
         pytest.param("import atexit; atexit.register(worker.close)", marks=FULL),
         pytest.param("del worker", marks=FULL),
         pytest.param("threading.Thread(target=sys.exit).start()", marks=FULL),
-        "answer = worker.stream(ASKED); next(answer)",
+        pytest.param("answer = worker.stream(ASKED); next(answer)", marks=FULL),
         "import atexit; atexit.register(lambda: list(worker.stream(ASKED)))",
     ],
 )
