@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 import zlib
 from urllib.parse import quote
@@ -36,6 +37,7 @@ RAW = CANARY.text.encode()
         (b"head" + zstandard.compress(b"x" * 999 + RAW), "packed, raw"),
         (gzip.compress(base64.b64encode(RAW)), "packed, base64"),
     ],
+    ids=map(str, itertools.count()),  # bytes make no names: gzip's hold the time
 )
 def test_each_form_is_found(data: bytes, form: str) -> None:
     """And named."""
