@@ -131,6 +131,11 @@ def at_trial(health: CloudHealth, now_s: float) -> CloudHealth:
     return replace(health, trial_s=now_s)
 
 
+def after_no_trial(health: CloudHealth) -> CloudHealth:
+    """Return the state after a careful try that said nothing of the endpoint."""
+    return replace(health, trial_s=None)
+
+
 def after_answer(health: CloudHealth) -> CloudHealth:
     """Return the state after a whole answer."""
     return CloudHealth(outcomes=(*health.outcomes, True)[-N_REMEMBERED:])

@@ -118,6 +118,11 @@ class BreakerBook:
                 self._write(known.local, {**known.cloud, origin: breaker.at_trial(health, now_s)})
         return state != "open"
 
+    def give_back_trial(self, origin: str) -> None:
+        """Let others make the careful try that was claimed here, and found out nothing."""
+        if origin in self.show().cloud:
+            self._step_cloud(origin, lambda health, _: breaker.after_no_trial(health))
+
     def note_answer(self, origin: str) -> None:
         """Note a whole answer of an endpoint."""
         self._step_cloud(origin, lambda health, _: breaker.after_answer(health))

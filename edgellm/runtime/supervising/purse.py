@@ -7,7 +7,7 @@ import hashlib
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from edgellm.errors import NoRoute, RecordsUnavailable
+from edgellm.errors import EdgeLLMError, NoRoute, RecordsUnavailable
 from edgellm.policy.budget import MICRO, limits_of, prices_of
 from edgellm.policy.consent import ALL_DATA, Wanted
 from edgellm.routing import CloudUse, origin_of
@@ -84,7 +84,11 @@ class Purse:
             )
         if not self._breakers.begin_trial(self.origin, self.settings):
             raise NoRoute(f"another program is trying {self.origin} carefully", hint="ask again")
-        return consent, self._ledger.reserve(need, self._limits(consent), self._app)
+        try:
+            return consent, self._ledger.reserve(need, self._limits(consent), self._app)
+        except EdgeLLMError:
+            self.stopped()
+            raise
 
     def taken(self, traffic: Traffic, end: CloudEnd | None, n_chars: int) -> CloudUse:
         """Return what a request took, its cost not known yet.
@@ -126,6 +130,11 @@ class Purse:
         """Note a whole answer."""
         with suppress(RecordsUnavailable):  # it stands all the same
             self._breakers.note_answer(self.origin)
+
+    def stopped(self) -> None:
+        """Note that a request ended before it said anything of the endpoint."""
+        with suppress(RecordsUnavailable):  # the claim runs out by itself
+            self._breakers.give_back_trial(self.origin)
 
     def failed(self, error: EndpointError) -> None:
         """Note a failure of the endpoint."""

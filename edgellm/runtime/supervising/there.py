@@ -122,7 +122,9 @@ class There:
                         break
         finally:
             self._settle(turn, reservation, consent.consent_id, received)
-        if received.finish_reason != "cancelled":  # which says nothing of the endpoint
+        if received.finish_reason == "cancelled":
+            self._purse.stopped()
+        else:
             self._purse.answered()
         yield from turn.told()
         if received.end is not None and received.end.note:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from edgellm.cloud.events import CloudEnd, Traffic
+from edgellm.errors import NoRoute
 from edgellm.policy.budget import need_of
 from edgellm.policy.consent import Wanted, draft
 from edgellm.routing import Budget, Endpoint, origin_of
+from edgellm.runtime.books.breakers import BreakerBook
 from edgellm.runtime.books.consents import ConsentBook
 from edgellm.runtime.books.ledger import Ledger
 from edgellm.runtime.supervising.purse import Purse
@@ -50,3 +52,35 @@ def test_whole_counts_are_booked(purse: Purse, edgellm_home: Path) -> None:
     use = purse.settle(reservation, purse.taken(Traffic(690, 900), end, 1000))
     assert (use.estimated, use.usd) == (False, 300e-6)
     assert Ledger(edgellm_home).today().micro_usd == 300
+
+
+def half_open(home: Path, purse: Purse) -> None:
+    """Let the endpoint's breaker open so long ago that a careful try is due."""
+    purse.know_key("key")
+    book = BreakerBook(home, clock=lambda: time.time() - 100)
+    for _ in range(5):
+        book.note_failure(purse.origin, "server", settings=purse.settings)
+    assert purse.breaker() == "half_open"
+
+
+def test_a_careful_try_that_cannot_be_paid_for_is_given_back(
+    purse: Purse, edgellm_home: Path
+) -> None:
+    """Nothing was sent, so the next request need not wait until the claim has run out."""
+    half_open(edgellm_home, purse)
+    with pytest.raises(NoRoute):
+        purse.put_aside(need_of(ENDPOINT, 10**9, 150))
+    assert purse.breaker() == "half_open"
+    purse.put_aside(NEED)
+    assert purse.breaker() == "open"
+    with pytest.raises(NoRoute, match="carefully"):  # which leaves the other's claim alone
+        purse.put_aside(need_of(ENDPOINT, 10**9, 150))
+    assert purse.breaker() == "open"
+
+
+def test_a_careful_try_that_said_nothing_is_given_back(purse: Purse, edgellm_home: Path) -> None:
+    """The caller stopped it before the endpoint showed how it fares."""
+    half_open(edgellm_home, purse)
+    purse.put_aside(NEED)
+    purse.stopped()
+    assert purse.breaker() == "half_open"
