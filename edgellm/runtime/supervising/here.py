@@ -66,6 +66,7 @@ class Here:
         self._may_leave = may_leave
         self._deadline_s = deadline_s
         self._said: dict[str, int] = {}
+        self._answered_pid = 0  # of the worker whose memory holds an answer
 
     def answer(self, turn: Turn, *, warms_up: bool = False) -> Iterator[Event]:
         """Make an answer, or go on with one; the last event is `Done`.
@@ -101,6 +102,9 @@ class Here:
                 raise _late(turn, "load")
             yield Done(turn.text, "cancelled", seed=turn.seed)
             return
+        if not turn.journal:
+            has_answers = any(message.role == "assistant" for message in turn.request.messages)
+            turn.went_on = has_answers and worker.pid == self._answered_pid
         self._place.inquest.begin(worker.pid)
         with self._watch(turn, worker) as watch:
             try:
@@ -159,6 +163,7 @@ class Here:
             if is_late and not turn.is_cancelled:
                 raise _late(turn, step.phase)
             turn.usage = event.usage
+            self._answered_pid = pid
             turn.degraded |= event.degraded
             return dataclasses.replace(event, text=turn.text)
         if isinstance(event, Warn) and self._said.setdefault(event.message, pid) != pid:

@@ -70,6 +70,8 @@ class Turn:
         n_local: how often this machine was tried.
         n_cloud: how often the endpoint was.
         degraded: whether it was made, in part, otherwise than asked for.
+        went_on: whether its first worker may have gone on from the memory of an answer before. One
+            that takes over reads all of the conversation at once, and rounds otherwise.
         tool_call_shown: whether a call of a tool was handed out.
         is_cancelled: whether the caller wants it to end.
         leaving: why this machine is to be left though it works, None while it need not.
@@ -101,6 +103,7 @@ class Turn:
     n_local: int = 0
     n_cloud: int = 0
     degraded: bool = False
+    went_on: bool = False
     tool_call_shown: bool = False
     is_cancelled: bool = False
     leaving: Trigger | None = None
@@ -193,10 +196,11 @@ class Turn:
         is_other = self.route is not None and self.route != target
         self.route, self.decision = target, decision
         self.has_switched |= is_other
+        starts_over = decision.action in ("start", "restart")
         self.degraded |= is_other and decision.action == "continue"
+        self.degraded |= self.went_on and target == "local" and not starts_over
         told = self.told()
         reason = "; ".join(part for part in (decision.reason, what) if part)
-        starts_over = decision.action in ("start", "restart")
         if "announce" in decision.obligations:
             from_seq = 0 if starts_over and self.n_shown else None
             told.append(Switch(before, target, reason, from_seq, self.degraded))

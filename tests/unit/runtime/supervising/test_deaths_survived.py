@@ -71,6 +71,23 @@ def test_g8_a_switch_only_where_text_was_shown(stage, kit, n: int, kinds: tuple[
     assert stage.records()[0].n_switches == len(switches)
 
 
+@pytest.mark.parametrize("has_answered", [False, True])
+def test_a_conversation_that_is_read_anew_is_said_to_be(stage, kit, has_answered: bool) -> None:
+    """Only the worker that made the first answer could go on from it; another one reads it whole."""
+    first, dies = kit.Life(), kit.Life(5, kit.died())
+    supervisor, workers = stage.open(first if has_answered else dies, kit.Life())
+    asked = kit.ASKED
+    if has_answered:
+        supervisor.generate(asked)
+        workers.started[0].life = dies
+    talk = (*asked.messages, Message("assistant", WHOLE), Message("user", "And then?"))
+    seen = kit.see(supervisor, dataclasses.replace(asked, messages=talk))
+    assert seen.text == WHOLE
+    assert [switch.degraded for switch in seen.of(Switch)] == [has_answered]
+    assert seen.done.degraded is has_answered
+    assert stage.records()[-1].degraded is has_answered
+
+
 def test_a_second_death_is_the_end_with_the_first_error(stage, kit) -> None:
     """No endless loop: the first error is raised, the second is chained, one record says so."""
     supervisor, workers = stage.open(
