@@ -38,6 +38,8 @@ LONGEST_WAIT_S: Final = 60.0
 
 _FIRST_WAIT_S: Final = 0.5
 _LOOK_S: Final = 0.05
+_MANY_CHARS_PER_TOKEN: Final = 8
+"""More than a text has on average; a piece that is longer counts as several tokens."""
 _SPARE_BYTES: Final = 64
 """What a body may grow by when an endpoint wants a field called otherwise."""
 
@@ -105,7 +107,7 @@ class There:
         client = self._known()
         consent, reservation = self._purse.put_aside(self._need(request, begun))
         clearance = clear(decision, consent, reservation, self.endpoint)
-        received = _Received(request.stop)
+        received = _Received(request.stop, reservation.answer_tokens)
         try:
             with client.stream(
                 request,
@@ -129,6 +131,9 @@ class There:
         yield from turn.told()
         if received.end is not None and received.end.note:
             yield Warn(received.end.note)
+        if received.is_cut:
+            paid = f"the {reservation.answer_tokens} tokens that it was asked for"
+            yield Warn(f"{self._purse.origin} went past {paid}: the answer was cut there")
         yield Done(turn.text, received.finish_reason, "cloud", seed=turn.seed)
 
     def _settle(
@@ -161,22 +166,29 @@ class _Received:
 
     Args:
         stop: texts that end the answer; endpoints take only some of them.
+        most_tokens: that are paid for. The endpoint was told, and some do not mind. A piece of a
+            stream is one token or more.
     """
 
-    def __init__(self, stop: tuple[str, ...]) -> None:
+    def __init__(self, stop: tuple[str, ...], most_tokens: int) -> None:
         self.traffic = Traffic()
         self.end: CloudEnd | None = None
         self.n_chars = 0
+        self.is_cut = False
+        self._most_tokens = most_tokens
+        self._n_pieces = 0
         self._joiner = TextJoiner(stop)
 
     @property
     def is_over(self) -> bool:
         """Return whether nothing more is wanted."""
-        return self.end is not None or self._joiner.stopped
+        return self.end is not None or self.is_cut or self._joiner.stopped
 
     @property
     def finish_reason(self) -> FinishReason:
         """Return how it ended."""
+        if self.is_cut:
+            return "length"
         return "stop" if self.end is None or self._joiner.stopped else self.end.finish_reason
 
     def take(self, event: CloudEvent) -> str:
@@ -189,6 +201,11 @@ class _Received:
             text = json.dumps(call | ({"id": event.id} if event.id else {}), ensure_ascii=False)
         else:
             text = event.text
+            n_tokens = max(self._n_pieces, self.n_chars // _MANY_CHARS_PER_TOKEN)
+            if text and n_tokens >= self._most_tokens:
+                self.is_cut = True
+                return self._joiner.flush()
+            self._n_pieces += bool(text)
         self.n_chars += len(text)
         if isinstance(event, CloudReasoning):
             return ""

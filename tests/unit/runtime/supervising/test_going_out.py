@@ -359,3 +359,47 @@ def test_stop_strings_are_cut_here_too(stage, kit, endpoint_server) -> None:
         supervisor, _ = stage.open(**options)
         seen = kit.see(supervisor, Request((Message("user", "Count."),), stop=("Two",)))
     assert (seen.text, seen.done.finish_reason) == ("One. ", "stop")
+
+
+@pytest.mark.parametrize("n_tokens", [3, 4])
+def test_an_answer_ends_at_the_tokens_that_are_paid_for(
+    stage, kit, endpoint_server, n_tokens: int
+) -> None:
+    """An endpoint that knows no limit is left there: what was put aside is the most it can cost."""
+
+    def handle(line: Any) -> None:
+        words = [kit.chunk("word ")] * n_tokens
+        if n_tokens == 3:
+            line.stream(*words, kit.chunk(finish="stop"), kit.USAGE)
+            return
+        line.send(endpoint_server.OK)
+        for word in words:
+            line.chunk(endpoint_server.sse(word))
+        line.gone_s()
+
+    with endpoint_server.serving(handle) as server:
+        prices = {"usd_per_mtok_in": 1, "usd_per_mtok_out": 2}
+        options = stage.cloud(server.url, **prices) | {"mode": Mode.PREFER_CLOUD}
+        asked = dataclasses.replace(kit.ASKED, max_tokens=3)
+        seen = kit.see(stage.open(**options)[0], asked)
+    assert seen.text == seen.done.text == "word " * 3
+    assert seen.done.finish_reason == ("stop" if n_tokens == 3 else "length")
+    warned = [event.message for event in seen.of(Warn)]
+    assert any("3 tokens" in message for message in warned) is (n_tokens > 3)
+    (record,) = stage.records()
+    assert record.cloud.estimated is (n_tokens > 3)
+
+
+def test_large_pieces_are_many_tokens(stage, kit, endpoint_server) -> None:
+    """Whoever sends much text at once does not get past the limit by that."""
+
+    def handle(line: Any) -> None:
+        line.send(endpoint_server.OK)
+        for _ in range(2):
+            line.chunk(endpoint_server.sse(kit.chunk("many words " * 10)))
+        line.gone_s()
+
+    with endpoint_server.serving(handle) as server:
+        options = stage.cloud(server.url) | {"mode": Mode.PREFER_CLOUD}
+        seen = kit.see(stage.open(**options)[0], dataclasses.replace(kit.ASKED, max_tokens=10))
+    assert (seen.text, seen.done.finish_reason) == ("many words " * 10, "length")
