@@ -7,6 +7,7 @@ does. The phrases are constants: they go into the audit log, and hold nothing of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Mode
@@ -39,11 +40,13 @@ class Bar:
         phrase: for the person reading, and for the audit log.
         remedy: what opens the route, or "".
         holds: whether it is so.
+        rest_s: of a bar that goes by itself, in how many seconds; 0 where nobody knows.
     """
 
     phrase: str
     remedy: str
     holds: Callable[[RouteFacts], bool]
+    rest_s: Callable[[RouteFacts], float] | None = None
 
 
 def has_begun(facts: RouteFacts) -> bool:
@@ -65,10 +68,19 @@ def barred(table: Sequence[Bar], facts: RouteFacts) -> tuple[Bar, ...]:
     return held if alone is None else (alone,)
 
 
-def remedy(no_local: Sequence[Bar], no_cloud: Sequence[Bar]) -> str:
+def remedy(no_local: Sequence[Bar], no_cloud: Sequence[Bar], facts: RouteFacts) -> str:
     """Return what opens one route or the other; of one that stays closed anyway, nothing is said."""
-    ways = [bars[0].remedy for bars in (no_local, no_cloud) if all(bar.remedy for bar in bars)]
+    ways = [
+        _way(bars[0], facts) for bars in (no_local, no_cloud) if all(bar.remedy for bar in bars)
+    ]
     return "; or ".join(dict.fromkeys(ways)) or "ask again"
+
+
+def _way(bar: Bar, facts: RouteFacts) -> str:
+    if bar.rest_s is None:
+        return bar.remedy
+    left_s = ceil(bar.rest_s(facts))
+    return f"wait {left_s} s, or {bar.remedy}" if left_s > 0 else f"wait, or {bar.remedy}"
 
 
 def _shown_bars(*, cloud: bool) -> tuple[Bar, ...]:
@@ -111,8 +123,9 @@ LOCAL_BARS: Final = (
     ),
     Bar(
         "memory ran out repeatedly, so it rests",
-        "wait, or `edgellm breaker reset`",
+        "`edgellm breaker reset`",
         lambda f: f.local_breaker == "open",
+        lambda f: f.local_rest_s,
     ),
     Bar(
         "the answer has changed its route once, and does so once only",
@@ -159,8 +172,9 @@ CLOUD_BARS: Final = (
     ),
     Bar(
         "it failed repeatedly, so it is left alone",
-        "wait, or `edgellm breaker reset`",
+        "`edgellm breaker reset`",
         lambda f: f.cloud_breaker == "open",
+        lambda f: f.cloud_rest_s,
     ),
     Bar("it has just failed", "", lambda f: f.trigger is Trigger.CLOUD_FAILED),
     Bar(

@@ -79,6 +79,11 @@ def local_state(health: LocalHealth) -> BreakerState:
     return "half_open" if health.may_try else "open"
 
 
+def local_rest_s(health: LocalHealth, now_s: float) -> float:
+    """Return the seconds to the end of the rest; behind it memory must be found to be enough."""
+    return 0.0 if health.opened_s is None else _left_s(health.opened_s, health.rest_s, now_s)
+
+
 def after_death(health: LocalHealth, now_s: float) -> LocalHealth:
     """Return the state after memory ran out: the second time in ten minutes opens it."""
     lately = tuple(at for at in health.deaths_s if 0 <= now_s - at < DEATH_WINDOW_S)
@@ -124,6 +129,20 @@ def cloud_state(health: CloudHealth, now_s: float, settings: str) -> BreakerStat
         return "open"
     is_tried = health.trial_s is not None and 0 <= now_s - health.trial_s < TRIAL_S
     return "open" if is_tried else "half_open"
+
+
+def cloud_rest_s(health: CloudHealth, now_s: float) -> float:
+    """Return the seconds until a careful try may be due; 0 where waiting does not help."""
+    if health.refused:
+        return 0.0
+    asked_s = health.not_before_s - now_s
+    rest_s = max(0.0, asked_s) if asked_s <= LONGEST_RETRY_AFTER_S else 0.0
+    if health.opened_s is None:
+        return rest_s
+    rest_s = max(rest_s, _left_s(health.opened_s, health.rest_s, now_s))
+    return (
+        rest_s if health.trial_s is None else max(rest_s, _left_s(health.trial_s, TRIAL_S, now_s))
+    )
 
 
 def at_trial(health: CloudHealth, now_s: float) -> CloudHealth:
@@ -183,3 +202,7 @@ def _longer(rest_s: float) -> float:
 
 def _is_over(opened_s: float, rest_s: float, now_s: float) -> bool:
     return not 0 <= now_s - opened_s < rest_s
+
+
+def _left_s(began_s: float, rest_s: float, now_s: float) -> float:
+    return 0.0 if _is_over(began_s, rest_s, now_s) else began_s + rest_s - now_s

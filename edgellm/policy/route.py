@@ -75,6 +75,7 @@ class RouteFacts:
         budget: whether the worst case of this request fits.
         local_breaker: of this model on this machine.
         cloud_breaker: of the endpoint.
+        local_rest_s, cloud_rest_s: what is left of their rests; 0 where waiting alone may not do.
         is_private: whether a message of the conversation is.
         n_shown: tokens or pieces of this answer that the caller has seen.
         on_failure: what the caller wants done with an answer whose beginning was shown.
@@ -94,6 +95,8 @@ class RouteFacts:
     budget: BudgetState = "enough"
     local_breaker: BreakerState = "closed"
     cloud_breaker: BreakerState = "closed"
+    local_rest_s: float = 0.0
+    cloud_rest_s: float = 0.0
     is_private: bool = False
     n_shown: int = 0
     on_failure: OnFailure = "resume-local"
@@ -148,7 +151,7 @@ def decide(facts: RouteFacts) -> Decision:
         return Decision("cloud", _action(facts, "cloud"), why, reasons, "", _owed(facts, "cloud"))
     if not no_local:
         return Decision("local", _action(facts, "local"), why, reasons, "", _owed(facts, "local"))
-    return Decision("none", "stop", why, reasons, remedy(no_local, no_cloud))
+    return Decision("none", "stop", why, reasons, remedy(no_local, no_cloud, facts))
 
 
 def taints(messages: Iterable[Message]) -> bool:

@@ -87,6 +87,10 @@ class BreakerBook:
         """Return the state of a local breaker."""
         return breaker.local_state(self.show().local.get(key, LocalHealth()))
 
+    def local_rest_s(self, key: str) -> float:
+        """Return the seconds that a model still rests."""
+        return breaker.local_rest_s(self.show().local.get(key, LocalHealth()), self._clock())
+
     def note_death(self, key: str) -> BreakerState:
         """Note that memory ran out, and return the state."""
         return self._step_local(key, breaker.after_death)
@@ -107,6 +111,10 @@ class BreakerBook:
         """Return the state of a cloud breaker; `settings` is a fingerprint of address and key."""
         health = self.show().cloud.get(origin, CloudHealth())
         return breaker.cloud_state(health, self._clock(), settings)
+
+    def cloud_rest_s(self, origin: str) -> float:
+        """Return the seconds that an endpoint is still left alone."""
+        return breaker.cloud_rest_s(self.show().cloud.get(origin, CloudHealth()), self._clock())
 
     def begin_trial(self, origin: str, settings: str) -> bool:
         """Claim the careful try of a half open breaker; False where somebody else has it."""

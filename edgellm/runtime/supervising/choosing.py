@@ -105,6 +105,7 @@ class Chooser:
             local=local,
             endpoint=None if self._there is None else self._there.endpoint,
             local_breaker=resting,
+            local_rest_s=self._resting.rest_s() if resting == "open" else 0.0,
             is_private=is_private,
             n_shown=turn.n_shown,
             on_failure=options.on_failure,
@@ -125,7 +126,9 @@ def _asked(facts: RouteFacts, there: There, turn: Turn) -> RouteFacts:
         # Counting what a request may cost needs the client and its key: not before there is a leave.
         if facts.consent == "valid":
             budget = there.budget_state(turn)
-            facts = replace(facts, budget=budget, cloud_breaker=there.breaker_state())
+            state = there.breaker_state()
+            rest_s = there.rest_s() if state == "open" else 0.0
+            facts = replace(facts, budget=budget, cloud_breaker=state, cloud_rest_s=rest_s)
     except RecordsUnavailable:
         return replace(facts, has_records=False)
     except EndpointError as err:

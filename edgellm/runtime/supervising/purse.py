@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from contextlib import suppress
+from math import ceil
 from typing import TYPE_CHECKING
 
 from edgellm.errors import EdgeLLMError, NoRoute, RecordsUnavailable
@@ -66,6 +67,10 @@ class Purse:
         """Return the state of the endpoint's breaker."""
         return self._breakers.cloud_state(self.origin, self.settings)
 
+    def rest_s(self) -> float:
+        """Return the seconds that the endpoint is still left alone, 0 where nobody knows."""
+        return self._breakers.cloud_rest_s(self.origin)
+
     def budget(self, need: Need) -> BudgetState:
         """Return whether a request would fit."""
         return self._ledger.allowance(need, self._limits(self.consent()[1]), self._app).state
@@ -83,7 +88,10 @@ class Purse:
                 hint="`edgellm consent grant`",
             )
         if not self._breakers.begin_trial(self.origin, self.settings):
-            raise NoRoute(f"another program is trying {self.origin} carefully", hint="ask again")
+            raise NoRoute(
+                f"another program is trying {self.origin} carefully",
+                hint=f"wait {max(1, ceil(self.rest_s()))} s, or `edgellm breaker reset`",
+            )
         try:
             return consent, self._ledger.reserve(need, self._limits(consent), self._app)
         except EdgeLLMError:

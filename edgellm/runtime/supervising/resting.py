@@ -46,6 +46,13 @@ class Resting:
         except RecordsUnavailable:
             return "closed"
 
+    def rest_s(self) -> float:
+        """Return the seconds to the end of its rest, 0 where it has none or nobody knows."""
+        try:
+            return self._book.local_rest_s(self._key)
+        except RecordsUnavailable:
+            return 0.0
+
     def _state(self) -> BreakerState:
         state = self._book.local_state(self._key)
         if state == "open" and self._place.is_alive:

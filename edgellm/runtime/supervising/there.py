@@ -67,6 +67,10 @@ class There:
         self._known()
         return self._purse.breaker()
 
+    def rest_s(self) -> float:
+        """Return the seconds that the endpoint is still left alone, 0 where nobody knows."""
+        return self._purse.rest_s()
+
     def budget_state(self, turn: Turn) -> BudgetState:
         """Return whether the worst case of a turn's request fits what is left."""
         return self._purse.budget(self._need(_bounded(turn, ""), ""))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgellm.errors import EndpointFailure
+from edgellm.policy import breaker
 from edgellm.policy.breaker import (
     FIRST_REST_S,
     LONGEST_REST_S,
@@ -170,3 +171,18 @@ def test_any_history_can_be_written_down(history) -> None:
         assert len(health.outcomes) <= N_REMEMBERED
         assert FIRST_REST_S <= health.rest_s <= LONGEST_REST_S
     assert "closed" == cloud_state(after_answer(health), now_s, "s")
+
+
+def test_what_is_left_of_a_rest() -> None:
+    """Until the next careful try may be due; nothing of a rest that waiting does not end."""
+    rests = LocalHealth(opened_s=1000.0, rest_s=60.0)
+    assert [breaker.local_rest_s(rests, at_s) for at_s in (1000.0, 1059.0, 1060.0)] == [60, 1, 0]
+    assert breaker.local_rest_s(LocalHealth(), 5.0) == 0
+    there = CloudHealth(opened_s=1000.0, rest_s=60.0)
+    assert [breaker.cloud_rest_s(there, at_s) for at_s in (1010.0, 1060.0)] == [50, 0]
+    later = CloudHealth(opened_s=1000.0, rest_s=60.0, not_before_s=1200.0)
+    assert breaker.cloud_rest_s(later, 1010.0) == 190
+    tried = CloudHealth(opened_s=1000.0, rest_s=60.0, trial_s=1070.0)
+    assert breaker.cloud_rest_s(tried, 1080.0) == breaker.TRIAL_S - 10
+    assert breaker.cloud_rest_s(CloudHealth(refused="key", opened_s=1000.0), 1010.0) == 0
+    assert breaker.cloud_rest_s(CloudHealth(not_before_s=1e9), 1010.0) == 0  # of another clock
