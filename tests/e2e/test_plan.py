@@ -188,8 +188,8 @@ def broken_engine(tmp_path: Path) -> Callable[[str], dict[str, str]]:
         folder = tmp_path / "packages" / "llama_cpp"
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text(code)
-        paths = (str(tmp_path / "packages"), os.environ.get("PYTHONPATH", ""), str(Path.cwd()))
-        return {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+        paths = (str(tmp_path / "packages"), os.environ.get("PYTHONPATH"))
+        return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
     return make
 

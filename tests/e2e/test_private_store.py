@@ -288,7 +288,7 @@ def test_the_key_in_the_keyring_outlives_the_process(tmp_path: Path, tiny_models
     (tmp_path / "filering.py").write_text(FILE_RING)
     ring, machine = tmp_path / "ring.json", Machine(tmp_path / "home", tiny_models / LLAMA, None)
     machine.environ = {
-        "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))),
         "PYTHON_KEYRING_BACKEND": "filering.Ring",
         "EDGELLM_SNAPSHOT_ENCRYPT": "keyring",
     }

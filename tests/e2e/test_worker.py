@@ -189,6 +189,13 @@ def test_a_key_that_is_none_is_refused_before_anything_is_started(start):
         start(SessionOptions(snapshot=Tier.EXACT, snapshot_key=b"short"))
 
 
+def test_what_is_wrong_with_the_kernels_is_told(tiny_models, monkeypatch):
+    """It shows only when the model is loaded, and is then the same error as in this process."""
+    monkeypatch.setenv("EDGELLM_NATIVE_LIB", "/nonexistent.so")
+    with pytest.raises(UsageError, match=r"EDGELLM_NATIVE_LIB=/nonexistent.so"):
+        Worker.start(tiny_models / "tiny-llama.gguf", SessionOptions())
+
+
 @FULL
 def test_errors_of_opening_are_the_classes_that_they_are_here(start, tmp_path):
     """A file that is not there, or no model, is the same error as in this process."""

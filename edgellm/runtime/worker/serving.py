@@ -101,11 +101,12 @@ class Worker:
         threading.Thread(target=self._hear, name="edgellm-orders", daemon=True).start()
         try:
             session = load_session(order, secrets, self._life, self._tier, self._clock)
+            opened = Opened(session.model, session.facts(), enforced())
         except EdgeLLMError as err:
             self._send(Raised(0, error_to_wire(err)))
             return 0
         self._session = session
-        self._send(Opened(session.model, session.facts(), enforced()))
+        self._send(opened)
         while True:
             job = self._jobs.get()
             if isinstance(job, Close):
