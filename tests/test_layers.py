@@ -17,6 +17,7 @@ FLOORS = {
     "errors": 0,
     "wire": 0,
     "routing": 0,
+    "closing": 0,
     "core": 0,
     "paths": 0,
     "fileio": 0,

@@ -10,6 +10,7 @@ import codecs
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from edgellm.closing import Closing
 from edgellm.cloud.chunks import Answer, is_json
 from edgellm.cloud.events import CloudEnd, CloudEvent, CloudReasoning, CloudText
 from edgellm.cloud.exchange import Stopped
@@ -19,8 +20,6 @@ from edgellm.cloud.sse import MAX_LINE_BYTES, SseError, SseParser
 from edgellm.errors import EndpointError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from edgellm.cloud.address import Address
     from edgellm.cloud.events import Traffic
     from edgellm.cloud.exchange import Exchange, Head
@@ -33,7 +32,7 @@ _MAX_BLANK_BYTES: Final = 4 << 10
 _SOMETIMES: Final = "some servers do that when the conversation is longer than their context"
 
 
-class CloudStream(Iterator[CloudEvent]):
+class CloudStream(Closing, Iterator[CloudEvent]):
     """The events of one answer. Closing it early closes the socket; so does its end."""
 
     def __init__(
@@ -59,17 +58,6 @@ class CloudStream(Iterator[CloudEvent]):
 
     def __next__(self) -> CloudEvent:
         return next(self._events)
-
-    def __enter__(self) -> CloudStream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        err: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop the answer; the socket is closed at once. Any thread may call."""

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from edgellm.closing import Closing
 from edgellm.core import Message, Mode, Request, Sampling, Tier
 from edgellm.engines.base import EngineSettings, FlashAttention
 from edgellm.errors import UsageError
@@ -20,7 +21,6 @@ from edgellm.runtime.session import Isolation, SessionOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from os import PathLike
-    from types import TracebackType
 
     from edgellm.core import Done, Event, ModelInfo, SnapshotUse
     from edgellm.runtime.session import Session, SessionFacts
@@ -30,7 +30,7 @@ _MAX_NUMBER: Final = (1 << 31) - 1  # what engines count in
 _PAIR: Final = 2
 
 
-class LLM:
+class LLM(Closing):
     """A loaded model. It makes one answer at a time; asking for a second meanwhile is refused.
 
     Args:
@@ -133,17 +133,6 @@ class LLM:
     def close(self) -> None:
         """Free the model; snapshots being written get at most two seconds."""
         self._session.close()
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def open_llm(

@@ -8,6 +8,7 @@ from datetime import datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from edgellm.closing import Closing
 from edgellm.core import Done, Failure, Tier
 from edgellm.errors import EdgeLLMError, EngineFailed, UsageError
 from edgellm.runtime.answering import Answering
@@ -22,7 +23,6 @@ from edgellm.runtime.turns import Turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from edgellm.core import Event, Message, Request, SnapshotUse, Tools
     from edgellm.engines.base import Engine
@@ -56,7 +56,7 @@ def open_session(path: Path, options: SessionOptions) -> LocalSession:
     return session
 
 
-class LocalSession:
+class LocalSession(Closing):
     """A `Session` over an engine in this process.
 
     Args:
@@ -238,17 +238,6 @@ class LocalSession:
             if self._store is not None:
                 self._store.close()
             self.engine.close()
-
-    def __enter__(self) -> LocalSession:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _with_failure(steps: Generator[Step, None, None]) -> Iterator[Event]:

@@ -9,17 +9,16 @@ import contextlib
 import json
 import socket
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from edgellm.closing import Closing
 
 _ANSWER: Final = "From the sink."
 _MAX_KEPT_BYTES: Final = 64 << 20
 _PATIENCE_S: Final = 10.0
 
 
-class Sink:
+class Sink(Closing):
     """A server that listens from its making until `close`.
 
     Attributes:
@@ -92,17 +91,6 @@ class Sink:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # which wakes who waits in `accept`
         self._listener.close()
-
-    def __enter__(self) -> Sink:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _reply() -> bytes:

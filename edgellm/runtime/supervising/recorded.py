@@ -9,6 +9,7 @@ import dataclasses
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from edgellm.closing import Closing
 from edgellm.config import allowed_mode
 from edgellm.core import Done, Token
 from edgellm.errors import EngineFailed
@@ -20,7 +21,6 @@ from edgellm.runtime.supervising.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
-    from types import TracebackType
 
     from edgellm.core import Event, Message, Request, SnapshotUse, Tools
     from edgellm.runtime.local import LocalSession
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HERE = Decision("local", "start", "the engine runs in this process")
 
 
-class Recorded:
+class Recorded(Closing):
     """A `Session` over one in this process.
 
     Args:
@@ -92,14 +92,3 @@ class Recorded:
     def close(self) -> None:
         """Cancel what is running, wait for snapshots at most two seconds, then free the model."""
         self._session.close()
-
-    def __enter__(self) -> Recorded:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

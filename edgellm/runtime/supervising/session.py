@@ -11,6 +11,7 @@ import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
+from edgellm.closing import Closing
 from edgellm.core import Done, Message, Request, Warn
 from edgellm.errors import Cancelled, EdgeLLMError, EngineFailed, PromptTooLong, UsageError
 from edgellm.runtime.supervising.ending import end_error, with_failure
@@ -20,7 +21,6 @@ from edgellm.runtime.worker.ending import WorkerEnded
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
-    from types import TracebackType
 
     from edgellm.core import Event, ModelInfo, SnapshotUse, Tools
     from edgellm.policy.route import Decision
@@ -34,7 +34,7 @@ _LOG: Final = logging.getLogger(__name__)
 _OPENING: Final = Request((Message("user", "."),))  # stands for any: nobody sends it
 
 
-class Supervisor:
+class Supervisor(Closing):
     """A `Session` over a worker and, where the policy allows it, an endpoint.
 
     Args:
@@ -239,14 +239,3 @@ class Supervisor:
         self._closed = True
         self.cancel()
         self._place.end()
-
-    def __enter__(self) -> Supervisor:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from edgellm.closing import Closing
 from edgellm.core import Token, event_from_wire
 from edgellm.errors import EngineFailed, UsageError
 from edgellm.runtime.session import Step
@@ -40,7 +41,7 @@ CLOSE_S: Final = 4.0
 _SEED_BITS: Final = 32
 
 
-class Worker:
+class Worker(Closing):
     """A loaded model in another process. One call at a time; `cancel`, `kill`, `close` from any thread.
 
     Attributes:
@@ -223,12 +224,6 @@ class Worker:
         for event in events or [None]:
             yield Step(event, ids, message.phase, message.prompt_tokens)
             ids = ()
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _opened(channel: Channel) -> Opened:
