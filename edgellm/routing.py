@@ -199,6 +199,21 @@ def origin_of(url: str) -> str:
     return f"{scheme}://{shown}" + ("" if port in (None, _PORTS[scheme]) else f":{port}")
 
 
+def is_loopback_host(host: str) -> bool:
+    """Return whether a host can only be this machine.
+
+    Names other than `localhost` are not looked up: what they mean may change after the answer.
+    """
+    if host == "localhost":
+        return True
+    try:
+        number = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(number, "ipv4_mapped", None)
+    return number.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
 def _is_host(host: str) -> bool:
     try:
         if ":" in host:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -131,6 +131,18 @@ def warm_start() -> Iterator[Any]:
 def loopback() -> ModuleType:
     """A hub on the loopback interface, for tests in this process and with processes of their own."""
     return _load(_ROOT / "tests" / "unit" / "catalog" / "loopback.py")
+
+
+@pytest.fixture(scope="session")
+def load_module() -> Callable[[Path], ModuleType]:
+    """A function that loads a file of the tests as a module: importlib mode has no packages."""
+    return _load
+
+
+@pytest.fixture(scope="session")
+def endpoint_server() -> ModuleType:
+    """A server on the loopback interface that answers as a script says, byte by byte if need be."""
+    return _load(_ROOT / "tests" / "unit" / "cloud" / "scripted.py")
 
 
 @pytest.fixture

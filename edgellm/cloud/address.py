@@ -6,13 +6,12 @@ chat completions. A path that is there is left as it is, and so is a query.
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
 from edgellm.errors import UsageError
-from edgellm.routing import origin_of
+from edgellm.routing import is_loopback_host, origin_of
 
 _CHAT: Final = "/chat/completions"
 _PORTS: Final = {"http": 80, "https": 443}
@@ -55,7 +54,7 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether it is this machine."""
-        return is_loopback(self.host)
+        return is_loopback_host(self.host)
 
     @property
     def is_azure(self) -> bool:
@@ -86,18 +85,6 @@ def address_of(url: str) -> Address:
         )
     port = parts.port or _PORTS[parts.scheme]
     return Address(origin, parts.hostname or "", port, _chat_path(parts.path), parts.query)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or number can only be this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        number = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(number, "ipv4_mapped", None)
-    return number.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
 def _chat_path(path: str) -> str:

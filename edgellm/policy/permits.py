@@ -6,13 +6,13 @@ place which prefix is wanted, by a name that only those who know the shared secr
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from edgellm.config import stricter
 from edgellm.policy.bars import OPEN_MODES
+from edgellm.routing import is_loopback_host
 
 if TYPE_CHECKING:
     from edgellm.core import Mode
@@ -56,10 +56,7 @@ def may_share(
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether a URL leads nowhere beyond this machine.
-
-    Names other than `localhost` are not looked up: what they mean may change after the answer.
-    """
+    """Return whether a URL leads nowhere beyond this machine: to `is_loopback_host`, or a socket file."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -67,9 +64,4 @@ def is_loopback(url: str) -> bool:
         return False
     if parts.scheme in _LOCAL_SCHEMES:
         return not parts.netloc
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback_host(host)

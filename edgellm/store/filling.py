@@ -185,9 +185,8 @@ def _do(work: _Work) -> None:
                 run = _read(runs, share.jobs, room)
             if run is not None:
                 _unpack(share.jobs[0], work.tier, run)
-    except BaseException:
+    finally:
         work.left.clear()
-        raise
 
 
 def _read(runs: Runs, jobs: list[_Job], room: Run) -> Run | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -144,19 +143,6 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setenv("EDGELLM_WORKER_FAULT", f"{steps}:slow")
 
     return at
-
-
-@pytest.fixture(scope="session")
-def endpoint_server() -> ModuleType:
-    """The scripted server of the cloud room's tests."""
-    path = Path(__file__).parents[1] / "unit" / "cloud" / "scripted.py"
-    spec = importlib.util.spec_from_file_location("scripted_for_oom", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scripted_for_oom"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -76,16 +76,9 @@ def field_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def endpoint_samples() -> ModuleType:
+def endpoint_samples(load_module: Callable[[Path], ModuleType]) -> ModuleType:
     """Samples of sse/ and http/ as endpoints, and what the client makes of them."""
-    path = HERE / "endpoint_samples.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_module(HERE / "endpoint_samples.py")
 
 
 @pytest.fixture(scope="session")

@@ -129,13 +129,6 @@ def peer_class() -> type[Peer]:
 
 
 @pytest.fixture(scope="session")
-def servers() -> ModuleType:
+def servers(load_module: Callable[[Path], ModuleType]) -> ModuleType:
     """The table of servers, and how each is installed and started."""
-    path = HERE / "servers.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_module(HERE / "servers.py")

@@ -77,15 +77,9 @@ class LedgerFile:
         """Give the file for one step that is done whole or not at all, and that is on the disk."""
         if not self.is_there():
             self._make()
-        with self.open() as db:
+        with self.open() as db, db:  # which commits, or rolls back what a full disk left
             db.execute("BEGIN IMMEDIATE")  # sums are read under the lock that the row is written in
-            try:
-                yield db
-            except BaseException:
-                if db.in_transaction:  # a full disk may have ended it
-                    db.execute("ROLLBACK")
-                raise
-            db.execute("COMMIT")
+            yield db
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from edgellm.config import allowed_mode
@@ -49,11 +50,10 @@ def open_supervisor(path: Path, options: SessionOptions) -> Supervisor:
     )
     if there is None and options.mode in OPEN_MODES:
         supervisor.note(f"mode {options.mode.value}: no endpoint is set up, answers stay local")
-    try:
+    with ExitStack() as failed:  # or interrupted: nobody holds what is being loaded
+        failed.callback(place.end, at_once=True)
         supervisor.open()
-    except BaseException:  # an interrupt too: nobody holds what is being loaded
-        place.end(at_once=True)
-        raise
+        failed.pop_all()
     return supervisor
 
 

@@ -8,7 +8,7 @@ the reader says so, once.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from subprocess import TimeoutExpired
 from time import monotonic
@@ -84,14 +84,13 @@ class Channel:
         self.tier: TierServer | None = None
         self.ended = threading.Event()
         self.ending: Ending | None = None
-        try:
+        with ExitStack() as failed:
+            failed.callback(put_down, process)
+            failed.callback(self._outbox.put, None)
             self._tail = Tail(stderr, listener)
             start_thread(self._write, "edgellm-worker-orders")
             start_thread(self._read, "edgellm-worker-frames")
-        except BaseException:
-            self._outbox.put(None)
-            put_down(process)
-            raise
+            failed.pop_all()
 
     def send(self, message: Wire) -> None:
         """Send an order; never waits, and may be called from a signal handler.

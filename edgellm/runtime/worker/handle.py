@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import weakref
+from contextlib import ExitStack
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -89,16 +90,15 @@ class Worker(Closing):
         started_s = perf_counter()
         orders = opening.orders_for(path, options)
         channel = Channel(SPAWNER.spawn(), listener)
-        try:
+        with ExitStack() as failed:
+            failed.callback(channel.kill, "kill")
             if on_spawn is not None:
                 on_spawn(channel.pid)
             channel.tier = orders.serve(channel.put)
             for frame in orders.frames:
                 channel.put(frame)
             opened = _opened(channel)
-        except BaseException:
-            channel.kill("kill")
-            raise
+            failed.pop_all()
         return cls(channel, opened, (perf_counter() - started_s) * 1000)
 
     @property
@@ -190,15 +190,13 @@ class Worker(Closing):
         if not self._calls.is_owner:
             return
         self._calls.is_closed = True
-        try:
+        with ExitStack() as late:  # or interrupted
+            late.callback(self._channel.kill, "close")
             self.cancel()
             self._channel.expect_close()
             self._channel.send(Close())
-            if not self._channel.ended.wait(CLOSE_S):
-                self._channel.kill("close")
-        except BaseException:
-            self._channel.kill("close")
-            raise
+            if self._channel.ended.wait(CLOSE_S):
+                late.pop_all()
         self._channel.ended.wait(CANCEL_S)
 
     def kill(self) -> None:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import threading
 from concurrent.futures import Future
+from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -44,11 +45,11 @@ class Spawner:
                 self._thread = start_thread(self._run, "edgellm-spawner")
         future: Future[Process] = Future()
         self._asked.put(future)
-        try:
-            return future.result()
-        except BaseException:  # an interrupt: nobody will hold what is on its way
-            future.add_done_callback(_put_down)
-            raise
+        with ExitStack() as interrupted:  # then nobody will hold what is on its way
+            interrupted.callback(future.add_done_callback, _put_down)
+            process = future.result()
+            interrupted.pop_all()
+        return process
 
     def _run(self) -> None:
         while True:  # no name here holds what was started

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,16 +17,9 @@ Ask = Callable[..., list[CloudEvent]]
 
 
 @pytest.fixture(scope="session")
-def scripted() -> ModuleType:
+def scripted(endpoint_server: ModuleType) -> ModuleType:
     """The module of the scripted server."""
-    path = Path(__file__).parent / "scripted.py"
-    spec = importlib.util.spec_from_file_location("scripted", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scripted"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return endpoint_server
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import sys
 import threading
@@ -271,19 +270,6 @@ USAGE = {
     "choices": [],
     "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
 }
-
-
-@pytest.fixture(scope="session")
-def endpoint_server() -> ModuleType:
-    """The scripted server of the cloud room's tests."""
-    path = Path(__file__).parents[2] / "cloud" / "scripted.py"
-    spec = importlib.util.spec_from_file_location("scripted_endpoint", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scripted_endpoint"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
