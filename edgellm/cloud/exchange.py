@@ -214,9 +214,11 @@ class Exchange:
 
     def _hold(self, held: socket.socket) -> None:
         with self._lock:
-            self._socket = held
-            if self._closed:
-                raise _Closed
+            if not self._closed:
+                self._socket = held
+                return
+        held.close()  # it came too late, and the library does not know of it yet
+        raise _Closed
 
 
 def _lowered(items: list[tuple[str, str]]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import queue
 import socket
 import threading
 import time
@@ -139,6 +140,34 @@ def test_cancelling_closes_the_socket_at_once(when: str, scripted, client_for, c
         thread.join(5)
     assert events[-1].finish_reason == "cancelled"
     assert _text(events) == ("x" if when == "in the text" else "")
+
+
+def test_a_connection_that_comes_after_the_cancel_is_closed(
+    scripted, client_for, cleared, monkeypatch
+) -> None:
+    """Nobody holds it yet, so that it would stay open until memory is tidied."""
+    cancelled, given_up, made = threading.Event(), threading.Event(), queue.Queue[socket.socket]()
+    connect = socket.create_connection
+
+    def slowly(*arguments: Any, **named: Any) -> socket.socket:
+        line = connect(*arguments, **named)
+        cancelled.set()
+        given_up.wait(5)
+        made.put(line)
+        return line
+
+    monkeypatch.setattr(socket, "create_connection", slowly)
+    with scripted.serving(lambda line: line.gone_s()) as server:
+        client = client_for(server.url)
+        events = list(client.stream(REQUEST, cleared(client), cancelled=cancelled.is_set))
+        given_up.set()
+        line = made.get(timeout=5)
+        for _ in range(100):
+            if line.fileno() < 0:
+                break
+            time.sleep(0.02)
+    assert [event.finish_reason for event in events] == ["cancelled"]
+    assert line.fileno() < 0
 
 
 def test_cancelling_before_anything_was_sent(scripted, client_for, cleared) -> None:
