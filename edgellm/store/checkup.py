@@ -17,7 +17,7 @@ from edgellm.fileio import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE, process_alive, t
 from edgellm.store import names
 from edgellm.store.chain import BaseMissing
 from edgellm.store.flight import LOCKS_DIR
-from edgellm.store.imports import IMPORTS_DIR, MANIFEST_NAME, Imports
+from edgellm.store.imports import MANIFEST_NAME, Imports
 from edgellm.store.ledger import LEDGER_NAME
 from edgellm.store.read import read_snapshot
 from edgellm.store.survey import ORPHAN_AGE_S
@@ -96,7 +96,7 @@ def _walk(
         return
     yield from _mode(root, PRIVATE_DIR_MODE)
     for version in _children(root):
-        if version.name == IMPORTS_DIR and _is_folder(version):
+        if version.name == names.IMPORTS_DIR and _is_folder(version):
             yield from _imports(files, version, clock)
             continue
         if version.name in own:

@@ -7,6 +7,8 @@ that would not make room enough. Uses are noted in the times of the files.
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 from typing import TYPE_CHECKING, Final
 
 from edgellm.fileio import PRIVATE_FILE_MODE, private_dir
@@ -73,9 +75,15 @@ def evict(snapshots: Collection[Kept], n_bytes: int, keep: Collection[Path] = ()
 
 
 def remove(path: Path) -> bool:
-    """Remove one file, and its folder if that is empty then; False where the system refuses."""
+    """Remove one file, and its folder if that is empty then; False where the system refuses.
+
+    A folder, which an import that was killed has left, goes with all that is in it.
+    """
     try:
-        path.unlink()
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path)
+        else:
+            path.unlink()
     except FileNotFoundError:
         return True
     except OSError:

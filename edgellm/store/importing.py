@@ -5,7 +5,6 @@ Whatever stops it, a damaged pack, a full disk, a kill, leaves the store as it w
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Tier
 from edgellm.errors import DoesNotFit, PackRefused, SnapshotCorrupt, SnapshotError
-from edgellm.fileio import fsync_dir, private_dir, process_alive, rename_over, temp_name, temp_owner
+from edgellm.fileio import fsync_dir, private_dir, rename_over, temp_name
 from edgellm.store import names
 from edgellm.store.answers import Hit
 from edgellm.store.finding import find
@@ -69,7 +68,7 @@ def add_pack(
         MissingExtra, OSError: it cannot be checked, read or written.
     """
     imports = Imports(files)
-    _sweep(imports.root)
+    files.room.sweep()  # what a killed import left would take room from this one
     with open_pack(pack, trusted, allow_unsigned=allow_unsigned) as source:
         final = imports.root / source.id
         known = os.path.lexists(final)
@@ -136,12 +135,3 @@ def _receive(source: OpenPack, entry: PackedFile, files: Files) -> None:
     parent = "" if found.info.parent is None else found.info.parent.key
     if (found.info.n_tokens, parent) != (entry.n_tokens, entry.parent):
         raise SnapshotCorrupt(f"snapshot {entry.key} leans on another one than is said")
-
-
-def _sweep(root: Path) -> None:
-    """Remove what killed importers left behind."""
-    with contextlib.suppress(OSError):
-        for folder in root.iterdir():
-            owner = temp_owner(folder)
-            if owner is not None and not process_alive(owner):
-                shutil.rmtree(folder, ignore_errors=True)

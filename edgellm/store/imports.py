@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from edgellm.store.pack_format import Manifest, PackedFile
 
-IMPORTS_DIR: Final = "imports"
 MAX_PACKS: Final = 64
 MANIFEST_NAME: Final = "manifest"
 
@@ -85,7 +84,7 @@ class Imports:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self.root = files.root / IMPORTS_DIR
+        self.root = files.root / names.IMPORTS_DIR
 
     def waiting(self, digest: str, ids: bytes, cuts: tuple[int, ...] = ()) -> Waiting | None:
         """Return the imported snapshot of exactly this prefix that waits for its first use.
@@ -191,10 +190,10 @@ class Imports:
         try:
             if not is_own_folder(self.root):
                 return []
-            found = sorted(self.root.iterdir())[:MAX_PACKS]
+            found = [path for path in self.root.iterdir() if _is_pack(path.name)]
         except OSError:
             return []
-        return [folder for folder in found if _is_pack(folder.name) and is_own_folder(folder)]
+        return [folder for folder in sorted(found)[:MAX_PACKS] if is_own_folder(folder)]
 
     def pack_files(self, folder: Path) -> Files:
         """Return the files of a pack's own store."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TokenIds: TypeAlias = "Sequence[int] | NDArray[np.integer[Any]]"
 
 VERSION_DIR: Final = "v1"
+IMPORTS_DIR: Final = "imports"
 SUFFIX: Final = ".ekv"
 TEXT_SUFFIX: Final = ".ekt"
 TOKEN_BYTES: Final = 4

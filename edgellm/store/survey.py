@@ -56,8 +56,8 @@ class Survey:
         n_bytes: all files and folders together: snapshots and temporaries by their length, or what
             the disk counts where that is more; the rest as the disk counts it.
         snapshots: what may go, in no order.
-        orphans: what nobody can use any more, with its bytes: temporaries of dead writers, and
-            texts' files that lead nowhere.
+        orphans: what nobody can use any more, with its bytes: temporaries of dead writers, folders
+            of dead importers, and texts' files that lead nowhere.
     """
 
     n_bytes: int
@@ -71,9 +71,15 @@ def survey(root: Path) -> Survey:
     snapshots: list[Kept] = []
     orphans: list[tuple[Path, int]] = []
     leading: list[tuple[Path, int]] = []
-    for entry, status, in_place in _walk(root):
+    staged: dict[Path, int] = {}
+    for entry, status, inside in _walk(root):
         taken = _taken_bytes(entry.name, status)
         n_bytes += taken
+        if _is_left_by_import(*inside, entry.name):
+            stage = root.joinpath(*(*inside, entry.name)[:2])
+            staged[stage] = staged.get(stage, 0) + taken
+            continue
+        in_place = _holds_snapshots(inside)
         if not stat.S_ISREG(status.st_mode):
             continue
         if entry.name.startswith("."):
@@ -86,7 +92,7 @@ def survey(root: Path) -> Survey:
         elif in_place and names.target_name(entry.name) is not None:
             leading.append((Path(entry.path), taken))
     here = {kept.path for kept in snapshots}
-    orphans += [item for item in leading if _target(item[0]) not in here]
+    orphans += [*staged.items(), *(item for item in leading if _target(item[0]) not in here)]
     return Survey(n_bytes, tuple(snapshots), tuple(orphans))
 
 
@@ -140,12 +146,11 @@ def _head_in(path: Path, start: bytes) -> tuple[int, Path | None]:
     return made_ns, path.with_name(parent.group(1).decode() + names.SUFFIX) if parent else None
 
 
-def _walk(root: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result, bool]]:
-    """Give everything below a root with its status, and whether snapshots lie where it does."""
+def _walk(root: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result, tuple[str, ...]]]:
+    """Give everything below a root with its status, and the names of the folders that it lies in."""
     folders: list[tuple[str, tuple[str, ...]]] = [(str(root), ())]
     while folders:
         folder, inside = folders.pop()
-        in_place = _holds_snapshots(inside)
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -153,7 +158,7 @@ def _walk(root: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result, bool]]
                         status = entry.stat(follow_symlinks=False)
                     except OSError:  # gone meanwhile
                         continue
-                    yield entry, status, in_place
+                    yield entry, status, inside
                     if stat.S_ISDIR(status.st_mode) and len(inside) < MAX_DEPTH:
                         folders.append((entry.path, (*inside, entry.name)))
         except OSError:
@@ -166,6 +171,12 @@ def _holds_snapshots(inside: tuple[str, ...]) -> bool:
         return False
     version, folder = inside
     return _VERSION.fullmatch(version) is not None and names.is_folder_name(folder)
+
+
+def _is_left_by_import(top: str, name: str = "", *_: str) -> bool:
+    """Return whether what has these names below the root was staged by an import that is gone."""
+    owner = temp_owner(Path(name)) if top == names.IMPORTS_DIR else None
+    return owner is not None and not process_alive(owner)
 
 
 def _target(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import signal
@@ -298,6 +299,33 @@ def test_a_killed_import_is_swept(
     add_pack(other.files, pack, [keys.public])
     assert not stage.exists()
     assert [len(path.name) for path in root.iterdir()] == [32]
+
+
+def test_a_killed_import_takes_no_room_from_snapshots(
+    tmp_path: Path, fingerprint: Fingerprint, dead_pid: int, snapshot_files: Any
+):
+    """What it had staged goes at the next use of the store, or by `prune`; what is staged now stays."""
+    other = SnapshotStore(tmp_path / "other", cap_bytes=300_000, floor_bytes=0)
+    root = Imports(other.files).root
+    dead, alive = (root / f".{'a' * 32}.{pid}.abcd.tmp" for pid in (dead_pid, os.getpid()))
+    for use in (other.prune, lambda: other.save(fingerprint, TOKENS, snapshot_files.state())):
+        for stage, n_bytes in ((dead, 250_000), (alive, 1000)):
+            folder = stage / "v1" / "0123456789abcdef"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{'b' * 32}.ekv").write_bytes(bytes(n_bytes))
+        use()
+        assert [alive] == list(root.iterdir())
+    assert isinstance(other.lookup(fingerprint, TOKENS), Hit)
+
+
+def test_what_others_put_beside_packs_hides_none(
+    pack: Path, other: SnapshotStore, keys: Keys, fingerprint: Fingerprint
+):
+    """However many names come before theirs."""
+    add_pack(other.files, pack, [keys.public])
+    for n in range(80):
+        (Imports(other.files).root / f".note{n}").touch()
+    assert Imports(other.files).waiting(fingerprint.digest(), token_ids(TOKENS)) is not None
 
 
 def test_too_little_room_is_told(pack: Path, tmp_path: Path, keys: Keys):
