@@ -14,6 +14,7 @@ from edgellm.errors import DoesNotFit, SnapshotCorrupt, SnapshotIncompatible
 from edgellm.store.files import OpenFile
 from edgellm.store.finding import refuse_others
 from edgellm.store.folder import make_folder
+from edgellm.store.opening import blamed, read_header
 from edgellm.store.read import read_snapshot
 from edgellm.store.tiers import serves
 
@@ -94,6 +95,19 @@ def plain_bytes(files: Files, path: Path, max_bytes: int) -> bytearray:
     except EOFError as err:
         raise SnapshotCorrupt(f"the file ends early, {err}", path=path) from err
     return content
+
+
+def header_of(path: Path, content: bytearray, ids_bytes: int) -> SnapshotHeader:
+    """Return what a file of the store says of itself, whose plain bytes these are.
+
+    Raises:
+        SnapshotError: it fails a check, or its token ids take another number of bytes.
+    """
+    with blamed(path), _in_memory(memoryview(content)) as file:
+        header = read_header(file)[0]
+        if header.tokens.n_bytes != ids_bytes:
+            raise SnapshotIncompatible(f"{header.n_tokens} tokens under the name of others")
+        return header
 
 
 @contextlib.contextmanager

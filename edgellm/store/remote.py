@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from edgellm.errors import SnapshotCorrupt, UsageError
 from edgellm.store.names import identity_of
+from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,32 @@ MAGIC: Final = b"EDGERT1\0"
 _DIGEST_BYTES: Final = 32
 SEAL_BYTES: Final = len(MAGIC) + _DIGEST_BYTES
 MIN_SECRET_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What went over the wire so far.
+
+    Attributes:
+        n_asked: how often the place was asked for a snapshot.
+        n_fetched: how many came and were good.
+        n_refused: how many came, or would have, and were not used: broken, foreign, too large, slow.
+        n_sent: how many were put there.
+        bytes_in, bytes_out: of values, whether they were good or not.
+    """
+
+    n_asked: int = 0
+    n_fetched: int = 0
+    n_refused: int = 0
+    n_sent: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def __str__(self) -> str:
+        """Return one line for `--stats`."""
+        came = f"{self.n_fetched} came ({format_bytes(self.bytes_in)})"
+        sent = f"{self.n_sent} sent ({format_bytes(self.bytes_out)})"
+        return f"asked {self.n_asked}, {came}, {self.n_refused} refused, {sent}"
 
 
 class RemoteTier(Protocol):

@@ -9,16 +9,21 @@ permit, asked for at the time, and is counted.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from edgellm.errors import DoesNotFit, FetchError, SnapshotError, SnapshotIncompatible
+from edgellm.errors import (
+    DoesNotFit,
+    FetchError,
+    SnapshotCorrupt,
+    SnapshotError,
+    SnapshotIncompatible,
+)
 from edgellm.store import names
-from edgellm.store.adopting import adopt, plain_bytes
-from edgellm.store.chain import MAX_LINKS, BaseMissing
-from edgellm.store.remote import SEAL_BYTES
-from edgellm.units import format_bytes
+from edgellm.store.adopting import adopt, header_of, plain_bytes
+from edgellm.store.chain import MAX_LINKS, BaseMissing, base_path
+from edgellm.store.remote import SEAL_BYTES, Exchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,32 +37,6 @@ if TYPE_CHECKING:
 
 _FIRST_PIECE_BYTES: Final = 256 << 10  # small: it tells how fast the rest will come
 _PIECE_BYTES: Final = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """What went over the wire so far.
-
-    Attributes:
-        n_asked: how often the place was asked for a snapshot.
-        n_fetched: how many came and were good.
-        n_refused: how many came, or would have, and were not used: broken, foreign, too large, slow.
-        n_sent: how many were put there.
-        bytes_in, bytes_out: of values, whether they were good or not.
-    """
-
-    n_asked: int = 0
-    n_fetched: int = 0
-    n_refused: int = 0
-    n_sent: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-
-    def __str__(self) -> str:
-        """Return one line for `--stats`."""
-        came = f"{self.n_fetched} came ({format_bytes(self.bytes_in)})"
-        sent = f"{self.n_sent} sent ({format_bytes(self.bytes_out)})"
-        return f"asked {self.n_asked}, {came}, {self.n_refused} refused, {sent}"
 
 
 class SharedTier:
@@ -89,6 +68,7 @@ class SharedTier:
         self._refusal, self._max_bytes, self._writes_back = refusal, max_bytes, writes_back
         self._counts = Exchanged()
         self._counting = threading.Lock()  # the writer's thread sends while another may fetch
+        self._broken: set[str] = set()  # names of values that a good one may replace
         self.trouble = ""
 
     @property
@@ -119,8 +99,10 @@ class SharedTier:
         if not self._may():
             return False
         try:
-            for prefix, cuts in names.prefixes_of(ids, lengths):
+            for n, (prefix, cuts) in enumerate(names.prefixes_of(ids, lengths)):
                 until_s = deadline_s + worth_s(len(prefix) // names.TOKEN_BYTES)
+                if n and perf_counter() > until_s:  # the questions alone took as long as reading
+                    break
                 if self._bring(fingerprint, prefix, cuts, tier, until_s):
                     return True
         except FetchError as err:
@@ -130,24 +112,22 @@ class SharedTier:
     def offer(
         self, fingerprint: Fingerprint, tokens: TokenIds, path: Path, cuts: Sequence[int] = ()
     ) -> bool:
-        """Put a file of the store there, unless it lies there already; return whether it was sent."""
-        if not self._writes_back or not self._may():
+        """Put a file of the store there, and before it what it leans on, unless they lie there already.
+
+        Returns:
+            Whether it was sent.
+        """
+        if not self._writes_back:
             return False
+        ids = names.token_ids(tokens)
+        inside = names.cuts_below(cuts, len(ids) // names.TOKEN_BYTES)
         try:
-            content = plain_bytes(self._files, path, self._max_bytes)
-            ids = names.token_ids(tokens)
-            inside = names.cuts_below(cuts, len(ids) // names.TOKEN_BYTES)
-            name = self._seals.name(fingerprint.digest(), ids, inside)
-            if self._place.size(name) == SEAL_BYTES + len(content):
-                return False
-            self._place.write(name, self._seals.seal(name, content))
+            return self._put(fingerprint.digest(), ids, inside, path)
         except FetchError as err:
             self._give_up(err)
-            return False
         except (SnapshotError, OSError, MemoryError):  # gone, too large, or the machine is busy
-            return False
-        self._count(n_sent=1, bytes_out=SEAL_BYTES + len(content))
-        return True
+            pass
+        return False
 
     def close(self) -> None:
         """Give the connection back."""
@@ -170,6 +150,44 @@ class SharedTier:
         with self._counting:
             grown = {name: getattr(self._counts, name) + n for name, n in more.items()}
             self._counts = replace(self._counts, **grown)
+
+    def _put(
+        self,
+        digest: str,
+        ids: bytes,
+        cuts: tuple[int, ...],
+        path: Path,
+        *,
+        is_base: bool = False,
+    ) -> bool:
+        """Send a file, and what it leans on, unless there is one of its length under its name.
+
+        What leans on another base than the one there could be used by nobody, and is not sent.
+
+        Returns:
+            Whether it was sent; of a base, whether it is what lies there now.
+
+        Raises:
+            FetchError: the place failed.
+            SnapshotError, OSError: a file is gone, or larger than may be sent.
+        """
+        if not self._may():
+            return False
+        content = plain_bytes(self._files, path, self._max_bytes)
+        name = self._seals.name(digest, ids, cuts)
+        value = self._seals.seal(name, content)
+        if name not in self._broken and self._place.size(name) == SEAL_BYTES + len(content):
+            return is_base and self._place.read(name, 0, SEAL_BYTES) == value[0]
+        base = header_of(path, content, len(ids)).parent
+        if base is not None:
+            below = ids[: base.n_tokens * names.TOKEN_BYTES]
+            inside = names.cuts_below(cuts, base.n_tokens)
+            if not self._put(digest, below, inside, base_path(path, base), is_base=True):
+                return False
+        self._place.write(name, value)
+        self._broken.discard(name)
+        self._count(n_sent=1, bytes_out=SEAL_BYTES + len(content))
+        return True
 
     def _bring(
         self,
@@ -204,7 +222,9 @@ class SharedTier:
                 if not self._bring(fingerprint, base, inside, tier, deadline_s, depth + 1):
                     raise
                 adopt(self._files, fingerprint, ids, content, tier, cuts)
-        except (SnapshotError, DoesNotFit, OSError, MemoryError):
+        except (SnapshotError, DoesNotFit, OSError, MemoryError) as err:
+            if isinstance(err, SnapshotCorrupt):
+                self._broken.add(name)
             self._count(n_refused=1)
             return False
         self._count(n_fetched=1)

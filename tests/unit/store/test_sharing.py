@@ -252,6 +252,70 @@ def test_a_transfer_that_takes_longer_than_reading_is_given_up(pair: Any) -> Non
     assert fetch(pair.share(pair.there), pair.fingerprint)
 
 
+def test_asking_for_many_prefixes_takes_no_longer_than_reading(pair: Any) -> None:
+    """A place that answers each question in time, but slowly, is not asked them all."""
+    pair.place.delay_s = 0.01
+    cuts = range(1, len(TOKENS) + 1)
+    assert not fetch(pair.share(pair.there), pair.fingerprint, cuts=cuts, worth_s=lambda _: 0.02)
+    assert pair.place.n_calls <= 4
+    assert not fetch(pair.share(pair.there), pair.fingerprint, cuts=cuts)
+    assert pair.place.n_calls > len(TOKENS)
+
+
+@pytest.mark.parametrize("damage", damages())
+def test_a_broken_value_is_replaced(pair: Any, damage: str) -> None:
+    """By who found it so, read the prompt and stored it, also where its length is the right one."""
+    pair.share(pair.store).offer(pair.fingerprint, TOKENS, pair.saved.path)
+    ((name, good),) = pair.place.values.items()
+    pair.place.values[name] = damages()[damage](good)
+    finder = pair.share(pair.store)
+    assert not fetch(finder, pair.fingerprint)
+    assert finder.offer(pair.fingerprint, TOKENS, pair.saved.path)
+    assert pair.place.values[name] == good
+    assert not finder.offer(pair.fingerprint, TOKENS, pair.saved.path)
+
+
+def test_what_it_leans_on_is_put_there_too(
+    store: SnapshotStore,
+    there: SnapshotStore,
+    fingerprint: Any,
+    snapshot_files: Any,
+    share: Any,
+    place: Place,
+) -> None:
+    """Saved before anything was shared, or gone there since: without it nobody could use the longer one."""
+    base = store.save(fingerprint, TOKENS[:4], snapshot_files.state(4))
+    assert isinstance(base, Saved)
+    leaning = store.save(fingerprint, TOKENS, snapshot_files.state(), base=base.anchor)
+    assert isinstance(leaning, Saved)
+    tier = share(store)
+    assert tier.offer(fingerprint, TOKENS, leaning.path)
+    assert (tier.exchanged.n_sent, len(place.values)) == (2, 2)
+    assert fetch(share(there), fingerprint)
+    place.values.clear()
+    assert tier.offer(fingerprint, TOKENS, leaning.path)
+    assert len(place.values) == 2
+
+
+def test_what_leans_on_another_than_lies_there_is_not_put_there(
+    tmp_path: Path, fingerprint: Any, snapshot_files: Any, share: Any, place: Place
+) -> None:
+    """Two machines read a prompt at once, and one's came first: nobody could use the other's rest."""
+    tiers = []
+    for n, name in enumerate(("first", "second")):
+        store = SnapshotStore(tmp_path / name, clock=lambda n=n: 1e9 + n)  # type: ignore[misc]
+        base = store.save(fingerprint, TOKENS[:4], snapshot_files.state(4))
+        assert isinstance(base, Saved)
+        leaning = store.save(fingerprint, TOKENS, snapshot_files.state(), base=base.anchor)
+        assert isinstance(leaning, Saved)
+        tiers.append((share(store), base.path, leaning.path))
+    (one, base_path, _), (two, _, rest) = tiers
+    assert one.offer(fingerprint, TOKENS[:4], base_path)
+    assert not two.offer(fingerprint, TOKENS, rest)
+    assert len(place.values) == 1
+    assert two.trouble == ""
+
+
 def test_large_values_are_left_alone(pair: Any) -> None:
     """Neither sent nor fetched, and no memory is taken for them."""
     assert not pair.share(pair.store, max_bytes=pair.saved.n_bytes - 1).offer(
