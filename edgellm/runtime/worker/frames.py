@@ -177,6 +177,7 @@ class Sender:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
+        self._held = b""
 
     def send(self, value: Mapping[str, Any]) -> None:
         """Write an object.
@@ -187,13 +188,19 @@ class Sender:
         """
         self.put(encode_json(value))
 
+    def hold(self, frame: bytes) -> None:
+        """Keep a frame that was encoded, to be written in front of the next one."""
+        with self._lock:
+            self._held += frame
+
     def put(self, frame: bytes) -> None:
-        """Write a frame that was encoded.
+        """Write a frame that was encoded, and those that were held before it.
 
         Raises:
             OSError: nobody reads any more.
         """
         with self._lock:
-            view = memoryview(frame)
+            view = memoryview(self._held + frame)
+            self._held = b""
             while view:
                 view = view[os.write(self._fd, view) :]

@@ -33,6 +33,7 @@ from edgellm.runtime.worker.messages import (
     Warmed,
     to_wire,
 )
+from edgellm.runtime.worker.pacing import Pacing
 from edgellm.runtime.worker.raising import error_to_wire
 from edgellm.runtime.worker.tier import FramedTier
 
@@ -66,6 +67,7 @@ class Worker:
         self._orders = orders
         self._sender = sender
         self._life = life
+        self._pacing = Pacing(sender)
         self._tier = FramedTier(sender)
         self._session: LocalSession | None = None
         self._jobs: SimpleQueue[Job] = SimpleQueue()
@@ -144,11 +146,12 @@ class Worker:
         """
         held: list[dict[str, Any]] = []
         is_ending = False
+        self._pacing.begin()
         for step in steps:
             self._life.phase = step.phase
             frame = None if held or is_ending else _token_frame(order.call, step)
             if frame is not None:
-                self._sender.put(frame)
+                self._pacing.put(frame)
                 continue
             event = step.event
             if event is not None:
