@@ -2,6 +2,7 @@
 
 The engine here restores one, decodes one token more, and must say what the maker's engine said. Then
 the snapshot is one like any other. Else it goes, and the prompt is read as if it had never been there.
+Where the machine is to blame, short of memory or of room, nothing is decided and it waits on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from edgellm.core import Tier
 from edgellm.errors import EngineFailed, SnapshotError, SnapshotIncompatible
 from edgellm.runtime.found import changed_fields, mixed
 from edgellm.store import names
-from edgellm.store.answers import Hit
+from edgellm.store.answers import Hit, Skipped
 from edgellm.store.finding import find
 from edgellm.store.imports import Imports
 from edgellm.store.probe import compare
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from edgellm.store.state import Fingerprint
 
 _COARSEST: Final = Tier.Q4
+_NOT_NOW: Final = frozenset({"no_memory", "unreadable"})
+"""Codes of misses that say nothing about the snapshot."""
+
+
+class Undecided(SnapshotError):
+    """A snapshot could not be probed or moved just now, and nothing is wrong with it."""
 
 
 def admit(
@@ -38,7 +45,8 @@ def admit(
     """Let imported snapshots of a prompt into the store, if the engine says what their makers' did.
 
     Costs one look at a folder where nothing waits. Where something does, the engine's memory is
-    empty afterwards, and the store's ordinary lookup finds what was admitted.
+    empty afterwards, and the store's ordinary lookup finds what was admitted. Where nothing can be
+    written, nothing is looked at.
 
     Args:
         engine: with a context that has room for one token behind the longest.
@@ -54,22 +62,25 @@ def admit(
         Cancelled: the engine was stopped; nothing was decided.
     """
     imports = Imports(store.files)
-    if not imports.root.is_dir():
+    if not imports.root.is_dir() or store.closed:
         return []
     notes: list[str] = []
     for ids, cuts in names.prefixes_of(names.token_ids(tokens), lengths):
         waiting = imports.waiting(fingerprint.digest(), ids, cuts)
         if waiting is None:
             continue
+        which = f"an imported snapshot of {waiting.entry.n_tokens} tokens"
         try:
             problem = _tried(engine, store, imports, waiting, fingerprint)
         except MemoryError:
             break  # nothing was decided: it waits for another time
+        except Undecided as err:
+            notes.append(f"{which} waits on: {err.message}")
+            break
         if not problem:
             break
         imports.drop(waiting)
-        n_tokens = waiting.entry.n_tokens
-        notes.append(f"an imported snapshot of {n_tokens} tokens was removed: {problem}")
+        notes.append(f"{which} was removed: {problem}")
     return notes
 
 
@@ -80,9 +91,15 @@ def _tried(
     waiting: Waiting,
     fingerprint: Fingerprint,
 ) -> str:
-    """Probe a snapshot that waits and admit it; return why not, or ""."""
+    """Probe a snapshot that waits and admit it; return why it is of no use, or "".
+
+    Raises:
+        Undecided, MemoryError: it may be of use another time.
+    """
     found = find(waiting.files, fingerprint, waiting.ids, _COARSEST, cuts=waiting.cuts)
     if not isinstance(found, Hit):
+        if found.code in _NOT_NOW:
+            raise Undecided(found.reason)
         return found.reason
     try:
         engine.restore(found.state)
@@ -100,8 +117,10 @@ def _tried(
             return "it leans on a snapshot of which there is another one here"
         # The same bits, but whole: what it leans on is stored here in another file.
         made_under = mixed(fingerprint, changed_fields(found))
-        store.save(made_under, waiting.tokens(), found.state, cuts=waiting.cuts)
-        imports.drop(waiting)
+        outcome = store.save(made_under, waiting.tokens(), found.state, cuts=waiting.cuts)
     except (SnapshotError, OSError) as err:
-        return f"it cannot be moved ({err})"
+        raise Undecided(f"it cannot be moved ({err})") from err
+    if isinstance(outcome, Skipped) and not outcome.is_stored:
+        raise Undecided(f"it cannot be kept ({outcome.reason})")
+    imports.drop(waiting)
     return ""

@@ -16,7 +16,7 @@ from edgellm.runtime.shipping import Exported, export_from
 from edgellm.store.importing import add_pack
 from edgellm.store.imports import Imports
 from edgellm.store.pack import write_pack
-from edgellm.store.snapshots import Hit, SnapshotStore
+from edgellm.store.snapshots import Hit, Miss, Skipped, SnapshotStore
 
 TOKENS = tuple(range(40, 240))
 LONGER = (*TOKENS, *range(60, 120))
@@ -228,6 +228,46 @@ def test_admitting_keeps_the_cap(tmp_path: Path, memory: str):
     store = SnapshotStore(files.root, cap_bytes=n_bytes + 1000, floor_bytes=0)
     engine = _engine(memory=memory)
     (note,) = admit(engine, store, engine.fingerprint(), TOKENS, [len(TOKENS)])
-    assert "it cannot be moved" in note
+    assert "waits on: it cannot be moved" in note
+    assert [2] == [n for _, _, n in Imports(files).packs()]
     left = sum(path.stat().st_size for path in files.root.rglob("*") if path.is_file())
     assert left <= n_bytes + 1000
+
+
+@pytest.mark.parametrize("code", ["no_memory", "unreadable"])
+def test_what_cannot_be_read_just_now_waits_on(
+    other: SnapshotStore, memory: str, monkeypatch: pytest.MonkeyPatch, code: Any
+):
+    """Little memory, or a disk with an error, is no reason to lose what was shipped."""
+    engine = _engine(memory=memory)
+    with monkeypatch.context() as patch:
+        patch.setattr("edgellm.runtime.admission.find", lambda *_, **__: Miss("not now", code))
+        (note,) = admit(engine, other, engine.fingerprint(), LONGER, [len(TOKENS), len(LONGER)])
+    assert "waits on: not now" in note
+    assert [2] == [n for _, _, n in Imports(other.files).packs()]
+    assert [] == admit(engine, other, engine.fingerprint(), LONGER, [len(LONGER)])
+
+
+def test_where_nothing_can_be_written_nothing_is_probed(other: SnapshotStore, memory: str):
+    """The live memory stays, for it could not be moved anyway."""
+    store = SnapshotStore(other.root, floor_bytes=1 << 60)
+    engine = _engine(memory=memory)
+    engine.decode([1, 2, 3])
+    assert [] == admit(engine, store, engine.fingerprint(), LONGER, [len(LONGER)])
+    assert 3 == engine.position
+    assert [2] == [n for _, _, n in Imports(other.files).packs()]
+
+
+def test_what_cannot_be_kept_whole_waits_on(
+    other: SnapshotStore, memory: str, monkeypatch: pytest.MonkeyPatch
+):
+    """It leans on another than the one here, and the disk has no room for all its rows."""
+    engine = _engine(memory=memory)
+    engine.decode(TOKENS)
+    SnapshotStore(other.root, clock=lambda: 1.0).save(
+        engine.fingerprint(), TOKENS, engine.capture()
+    )
+    monkeypatch.setattr(SnapshotStore, "save", lambda *_, **__: Skipped("full", failed=True))
+    (note,) = admit(engine, other, engine.fingerprint(), LONGER, [len(LONGER)])
+    assert "waits on: it cannot be kept (full)" in note
+    assert [1] == [n for _, _, n in Imports(other.files).packs()]
