@@ -55,7 +55,11 @@ def show(
     ] = _DEFAULT_LAST,
     as_json: AsJson = False,
 ) -> None:
-    """List the latest answers: where they were made, why, and what left for them; no text is kept."""
+    """List the latest answers: where they were made, why, and what left for them; no text is kept.
+
+    FINISH `sending` is a request whose end is not known: its program was killed, or is still at it.
+    What it shows is the most that can have left, and cost.
+    """
     from edgellm.cli import render
 
     records = deque(_log().show(), maxlen=last)
@@ -66,17 +70,28 @@ def show(
         render.table([_HEADING, *(_row(name, record) for name, record in records)])
     else:
         render.write_err("no answers yet\n")
+    n_open = sum(record.is_open for _, record in records)
+    if n_open and not as_json:
+        render.write_err(f"{_open_text(n_open)}\n")
 
 
 def verify(*, as_json: AsJson = False) -> None:
-    """Check that no record was changed, moved or removed; exits 5 if one was."""
+    """Check that no record was changed, moved or removed; exits 5 if one was.
+
+    Counts requests that were sent, and whose end nobody wrote down: their program was killed, or is
+    still at it. `edgellm audit show` lists them with the rest.
+    """
     from edgellm.cli import render
 
-    n_records = _log().verify()
+    log = _log()
+    n_records = log.verify()
+    n_open = sum(record.is_open for _, record in log.show())
     if as_json:
-        render.json_line({"type": "audit", "ok": True, "n_records": n_records})
-    else:
-        render.write_out(f"records: {n_records}, all as they were written\n")
+        render.json_line({"type": "audit", "ok": True, "n_records": n_records, "n_open": n_open})
+        return
+    render.write_out(f"records: {n_records}, all as they were written\n")
+    if n_open:
+        render.write_out(f"{_open_text(n_open)}\n")
 
 
 def restart(
@@ -141,6 +156,11 @@ def _confirmed() -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def _open_text(n_open: int) -> str:
+    who = "its program was" if n_open == 1 else "their programs were"
+    return f"sent, end not known: {n_open} ({who} killed, or may still be at it)"
+
+
 _HEADING: Final = ("ID", "TIME", "APP", "MODE", "ROUTE", "WHY", "FINISH", "TOKENS", "CLOUD", "COST")
 
 
@@ -165,6 +185,12 @@ def _row(name: str, record: AuditRecord) -> tuple[str, ...]:
 def _facts(name: str, record: AuditRecord) -> list[tuple[str, str]]:
     from edgellm.cli.stats import cloud_text
 
+    finish, sent = record.finish, "nothing"
+    if record.cloud is not None:
+        sent = cloud_text(record.cloud)
+    if record.is_open:
+        finish = "not known: the program was killed, or is still at it"
+        sent = f"at most, {sent}"
     pairs = [
         ("record", name),
         ("time", _time(record.time_s)),
@@ -173,12 +199,12 @@ def _facts(name: str, record: AuditRecord) -> list[tuple[str, str]]:
         ("route", f"{record.route} ({record.action or 'stop'})"),
         ("why", record.reason or "-"),
         ("what happened", record.trigger.replace("_", " ") or "nothing"),
-        ("finish", record.finish),
+        ("finish", finish),
         ("changes of route", str(record.n_switches)),
         ("may differ", "yes" if record.degraded else "no"),
         ("model here", record.model or "-"),
         ("tokens here", f"{record.prompt_tokens} read, {record.completion_tokens} made"),
-        ("sent out", "nothing" if record.cloud is None else cloud_text(record.cloud)),
+        ("sent out", sent),
     ]
     if record.cloud is not None:
         pairs += [("consent", record.consent_id), ("reservation", record.reservation_id)]

@@ -50,6 +50,7 @@ def _pairs(found: Costs) -> list[tuple[str, str]]:
 
     n_read, n_cached = found.cloud_prompt_tokens, found.cached_tokens
     n_made = found.cloud_completion_tokens
+    opened = f", {found.n_open} of unknown end" if found.n_open else ""
     avoided = found.avoided_micro_usd
     if avoided is None:
         told = "not known: set endpoint.url, endpoint.model and its prices"
@@ -59,7 +60,7 @@ def _pairs(found: Costs) -> list[tuple[str, str]]:
         ("answers here", f"{found.n_local}"),
         ("tokens here", f"{found.local_prompt_tokens} read, {found.local_completion_tokens} made"),
         ("cost here", format_usd(found.local_micro_usd)),
-        ("answers by endpoints", f"{found.n_cloud}"),
+        ("answers by endpoints", f"{found.n_cloud}{opened}"),
         ("tokens there", f"{n_read} read ({n_cached} cached), {n_made} made"),
         ("sent out", format_bytes(found.bytes_out)),
         ("spent", format_usd(found.spent_micro_usd)),

@@ -56,6 +56,11 @@ class CloudStream(Closing, Iterator[CloudEvent]):
         self._events = iter((self._end("cancelled"),))
         return self
 
+    @property
+    def counted_tokens(self) -> int | None:
+        """Tokens of the answer by the endpoint's own count so far, None where it gave none yet."""
+        return self._answer.counted.completion_tokens
+
     def __next__(self) -> CloudEvent:
         return next(self._events)
 

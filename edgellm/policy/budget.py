@@ -6,7 +6,7 @@ one such unit a token. Costs are rounded up and limits down, so that no sum of r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -70,6 +70,7 @@ class Need:
         most: of each kind; its money is 0 where the price is not known.
         prices: of the endpoint, or None where they are not known.
         answer_tokens: longest answer that is paid for; the request must carry it.
+        before_micro_usd: money that was taken for the same answer before.
     """
 
     origin: str
@@ -77,6 +78,7 @@ class Need:
     most: Amount
     prices: Prices | None
     answer_tokens: int
+    before_micro_usd: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,9 @@ def prices_of(endpoint: Endpoint) -> Prices | None:
     return Prices(*(_micro(usd or 0.0, ROUND_CEILING) for usd in given))
 
 
-def need_of(endpoint: Endpoint, n_bytes: int, max_tokens: int | None) -> Need:
+def need_of(
+    endpoint: Endpoint, n_bytes: int, max_tokens: int | None, before_micro_usd: int = 0
+) -> Need:
     """Return the most that a request can take.
 
     A token of a prompt has one byte or more, and the body holds more than the prompt's text; the
@@ -151,12 +155,20 @@ def need_of(endpoint: Endpoint, n_bytes: int, max_tokens: int | None) -> Need:
         endpoint: that is to be asked.
         n_bytes: length of the request's body.
         max_tokens: longest answer, or None for `ANSWER_TOKENS`.
+        before_micro_usd: money that earlier requests for the same answer took.
     """
     answer = ANSWER_TOKENS if max_tokens is None else max_tokens
     prices = prices_of(endpoint)
     money = cost(prices, n_bytes, answer) if prices else 0
     most = Amount(money, n_bytes + answer, n_bytes)
-    return Need(origin_of(endpoint.url), endpoint.model, most, prices, answer)
+    return Need(origin_of(endpoint.url), endpoint.model, most, prices, answer, before_micro_usd)
+
+
+def more_of(need: Need, tokens: int) -> Need:
+    """Return what an answer needs besides, that may be so many tokens longer than was paid for."""
+    money = cost(need.prices, 0, tokens) if need.prices else 0
+    before = need.before_micro_usd + need.most.micro_usd
+    return replace(need, most=Amount(money, tokens), answer_tokens=tokens, before_micro_usd=before)
 
 
 def cost(prices: Prices, prompt_tokens: int, answer_tokens: int) -> int:
@@ -193,7 +205,7 @@ def allowance(need: Need, limits: Limits, day: Amount, app_day: Amount) -> Allow
     if none is not None:  # also where the request itself would cost nothing
         return Allowance("exceeded", f"budget.{none} is 0")
     for name, value, limit in (
-        ("budget.usd_per_request", money, limits.micro_usd_per_request),
+        ("budget.usd_per_request", need.before_micro_usd + money, limits.micro_usd_per_request),
         ("budget.usd_per_day", after.micro_usd, limits.micro_usd_per_day),
         ("the consent", app_after, limits.app_micro_usd_per_day),
     ):

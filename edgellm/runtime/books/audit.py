@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import RecordsDamaged, UsageError
@@ -26,7 +27,7 @@ from edgellm.runtime.books.chain import (
     read_line,
 )
 from edgellm.runtime.books.folder import Records
-from edgellm.runtime.books.record import AuditRecord
+from edgellm.runtime.books.record import SENDING, AuditRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,7 +89,7 @@ class AuditLog:
             return line.record_id
 
     def verify(self) -> int:
-        """Return how many records there are, all of them as they were written.
+        """Return how many records there are, all of them as they were written; each request counts.
 
         Raises:
             RecordsDamaged: one was changed, added, moved or removed; says which.
@@ -96,13 +97,23 @@ class AuditLog:
         return sum(1 for _ in self._checked())
 
     def show(self) -> Iterator[tuple[str, AuditRecord]]:
-        """Give all records with their ids, the oldest first, each checked.
+        """Give the record of each answer with its id, the oldest first, each checked.
+
+        What was written before a request is given only where no end follows it: that program was
+        killed, or is still at it.
 
         Raises:
             RecordsDamaged: one was changed, added, moved or removed.
         """
+        n_lines, ended = 0, set[str]()
         for line in self._checked():
-            yield line.record_id, self._record(line)
+            n_lines += 1
+            if line.fields.get("turn") and line.fields.get("finish") != SENDING:
+                ended.add(line.fields["turn"])
+        for line in islice(self._checked(), n_lines):  # what came since is not known to be open
+            record = self._record(line)
+            if not (record.is_open and record.turn in ended):
+                yield line.record_id, record
 
     def find(self, record_id: str) -> AuditRecord | None:
         """Return a record by its id, or None.

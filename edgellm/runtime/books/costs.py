@@ -23,6 +23,7 @@ class Costs:
 
     Attributes:
         n_local, n_cloud: answers that ended on each route.
+        n_open: requests whose end nobody wrote down; what was put aside for them counts as taken.
         local_prompt_tokens, local_completion_tokens: on this machine.
         cloud_prompt_tokens, cloud_completion_tokens: at endpoints.
         cached_tokens: of the cloud's prompt tokens, found in an endpoint's own cache.
@@ -35,6 +36,7 @@ class Costs:
 
     n_local: int = 0
     n_cloud: int = 0
+    n_open: int = 0
     local_prompt_tokens: int = 0
     local_completion_tokens: int = 0
     cloud_prompt_tokens: int = 0
@@ -64,7 +66,8 @@ def costs(
     prices = prices_of(endpoint) if endpoint is not None else None
     return Costs(
         n_local=sum(record.route == "local" for record in known),
-        n_cloud=sum(record.route == "cloud" for record in known),
+        n_cloud=sum(record.route == "cloud" and not record.is_open for record in known),
+        n_open=sum(record.is_open for record in known),
         local_prompt_tokens=prompt,
         local_completion_tokens=completion,
         cloud_prompt_tokens=sum(use.prompt_tokens for use in clouds),

@@ -100,6 +100,27 @@ class Ledger:
             )
         return Reservation(name, need.origin, need.model, need.most, need.answer_tokens)
 
+    def add(self, reservation: Reservation, more: Need, limits: Limits, app: str) -> None:
+        """Put more aside for a request that is under way.
+
+        Raises:
+            BudgetExceeded: it does not fit what is left of the day, or of the answer.
+        """
+        amount = more.most
+        with self._file.transaction() as db:
+            day = self._day(db)
+            allowed = allowance(more, limits, _sum(db, day), _sum(db, day, app))
+            if allowed.state != "enough":
+                raise BudgetExceeded(allowed)
+            db.execute(
+                "UPDATE taken SET micro_usd = MIN(micro_usd + ?, ?), tokens = MIN(tokens + ?, ?)"
+                " WHERE id = ? AND is_settled = 0",
+                (
+                    *(min(amount.micro_usd, _MOST), _MOST, min(amount.tokens, _MOST), _MOST),
+                    reservation.reservation_id,
+                ),
+            )
+
     def settle(self, reservation: Reservation, use: CloudUse) -> int:
         """Put what a request did take in place of what was put aside; returns its cost.
 

@@ -35,17 +35,19 @@ def open_supervisor(path: Path, options: SessionOptions) -> Supervisor:
     """
     options = dataclasses.replace(options, mode=allowed_mode(options.mode))
     home, there = home_dir(), None
-    if options.cloud is not None and options.mode in OPEN_MODES:
-        cloud = options.cloud
-        there = There(cloud, Purse(cloud.endpoint, cloud.budget, options.app, home))
-    model, place = _place(path, options, has_other_way=there is not None)
+    cloud = options.cloud if options.mode in OPEN_MODES else None
+    model, place = _place(path, options, has_other_way=cloud is not None)
     resting = Resting(place, home)
+    recorder = Recorder(options, model.name, resting, home)
+    if cloud is not None:
+        purse = Purse(cloud.endpoint, cloud.budget, options.app, home)
+        there = There(cloud, purse, recorder)
     supervisor = Supervisor(
         model,
         options,
         place,
         Chooser(options, place, resting, there),
-        Recorder(options, model.name, resting, home),
+        recorder,
         there,
     )
     if there is None and options.mode in OPEN_MODES:

@@ -9,26 +9,25 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from edgellm.errors import EdgeLLMError, NoRoute, RecordsUnavailable
-from edgellm.policy.budget import MICRO, limits_of, prices_of
+from edgellm.policy.budget import MICRO, Limits, limits_of, more_of, prices_of
 from edgellm.policy.consent import ALL_DATA, Wanted
 from edgellm.routing import CloudUse, origin_of
 from edgellm.runtime.books.breakers import BreakerBook
 from edgellm.runtime.books.consents import ConsentBook
 from edgellm.runtime.books.ledger import Ledger
+from edgellm.runtime.supervising.received import MOST_CHARS_PER_TOKEN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from edgellm.cloud.events import CloudEnd, Traffic
     from edgellm.errors import EndpointError
-    from edgellm.policy.budget import Limits, Need, Reservation
+    from edgellm.policy.budget import Need, Reservation
     from edgellm.policy.consent import Consent
     from edgellm.policy.route import BreakerState, BudgetState, ConsentState
     from edgellm.routing import Budget, Endpoint
 
 _CHARS_PER_TOKEN = 4
-_MOST_CHARS_PER_TOKEN = 128
-"""No vocabulary has longer tokens: a count that would need them is not believed."""
 
 
 class Purse:
@@ -98,6 +97,39 @@ class Purse:
             self.stopped()
             raise
 
+    def add(self, reservation: Reservation, more: Need, *, is_owed: bool = False) -> None:
+        """Put more aside for a request under way.
+
+        Args:
+            reservation: of the request.
+            more: that it may take.
+            is_owed: it was taken, so that it is booked whatever the limits are.
+
+        Raises:
+            NoRoute: it does not fit what is left.
+        """
+        limits = Limits(allow_unpriced=True) if is_owed else self._limits(self.consent()[1])
+        self._ledger.add(reservation, more, limits, self._app)
+
+    def most(self, reservation: Reservation) -> CloudUse:
+        """Return the most that a request can take, as it is put aside."""
+        most, answer = reservation.most, reservation.answer_tokens
+        has_price = prices_of(self._endpoint) is not None
+        return CloudUse(
+            origin=self.origin,
+            model=self._endpoint.model,
+            prompt_tokens=most.tokens - answer,
+            completion_tokens=answer,
+            usd=most.micro_usd / MICRO if has_price else None,
+            bytes_out=most.n_bytes,
+            estimated=True,
+        )
+
+    def give_back(self, reservation: Reservation) -> None:
+        """Give back what was put aside for a request that was not sent."""
+        self._ledger.release(reservation)
+        self.stopped()
+
     def taken(self, traffic: Traffic, end: CloudEnd | None, n_chars: int) -> CloudUse:
         """Return what a request took, its cost not known yet.
 
@@ -110,7 +142,7 @@ class Purse:
             end is not None
             and bool(end.prompt_tokens)
             and end.completion_tokens is not None
-            and n_chars <= end.completion_tokens * _MOST_CHARS_PER_TOKEN
+            and n_chars <= end.completion_tokens * MOST_CHARS_PER_TOKEN
         )
         return CloudUse(
             origin=self.origin,
@@ -153,3 +185,44 @@ class Purse:
 
     def _limits(self, consent: Consent | None) -> Limits:
         return limits_of(self._budget, consent.max_micro_usd_per_day if consent else None)
+
+
+class Bill:
+    """What is put aside for one request, and grows where its answer may be longer than is paid for.
+
+    Args:
+        purse: it comes from.
+        need: the most that the request can take if the endpoint keeps to the limit it is told.
+
+    Attributes:
+        consent, reservation: under which it is sent.
+
+    Raises:
+        NoRoute: consent or budget went between the decision and now.
+    """
+
+    def __init__(self, purse: Purse, need: Need) -> None:
+        self.consent, self.reservation = purse.put_aside(need)
+        self._purse = purse
+        self._need = need
+        self._step = max(1, need.answer_tokens)
+        self._n_paid = need.answer_tokens
+
+    def covers(self, n_tokens: int) -> bool:
+        """Return whether so long an answer is paid for, or can be now."""
+        try:
+            while n_tokens > self._n_paid:
+                self._add(self._step, is_owed=False)
+        except (NoRoute, RecordsUnavailable):
+            return False
+        return True
+
+    def owes(self, n_tokens: int) -> None:
+        """Book an answer of so many tokens, whether it fits the budget or not: it was received."""
+        if n_tokens > self._n_paid:
+            self._add(n_tokens - self._n_paid, is_owed=True)
+
+    def _add(self, n_tokens: int, *, is_owed: bool) -> None:
+        more = more_of(self._need, n_tokens)
+        self._purse.add(self.reservation, more, is_owed=is_owed)
+        self._need, self._n_paid = more, self._n_paid + n_tokens

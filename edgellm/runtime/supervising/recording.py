@@ -1,6 +1,7 @@
 """Recorder: what is written down of answers: one audit record each, and how this machine fared.
 
-The record is on the disk before `Done` is handed out. An answer that failed, was refused or was given up
+The record is on the disk before `Done` is handed out, and before something is sent another one says so: a
+program that is killed in between leaves that. An answer that failed, was refused or was given up
 has one as well. Only where none can be written (a read-only home, a full disk) is an answer of this machine
 made without one, and says so; then nothing leaves it.
 """
@@ -13,14 +14,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from edgellm.errors import EdgeLLMError, RecordsUnavailable
+from edgellm.policy.budget import MICRO
 from edgellm.runtime.books.audit import AuditLog
-from edgellm.runtime.books.record import AuditRecord
+from edgellm.runtime.books.record import SENDING, AuditRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from edgellm.core import Done
+    from edgellm.routing import CloudUse
     from edgellm.runtime.session import SessionOptions
     from edgellm.runtime.supervising.resting import Resting
     from edgellm.runtime.supervising.turn import RouteFailed, Turn
@@ -89,6 +92,28 @@ class Recorder:
             audit_id=turn.audit_id,
         )
 
+    def sending(self, turn: Turn, most: CloudUse, consent_id: str, reservation_id: str) -> None:
+        """Write down that a request is about to be sent; it is on the disk when this returns.
+
+        Args:
+            turn: of the answer.
+            most: that the request can take.
+            consent_id: under which consent it is sent.
+            reservation_id: which part of the budget was put aside for it.
+
+        Raises:
+            RecordsDamaged: the log is not what was written. Nothing may be sent then.
+            RecordsUnavailable: it cannot be written to. Nothing may be sent then.
+        """
+        record = dataclasses.replace(
+            self._record(turn, SENDING, "cloud"),
+            cloud=most,
+            micro_usd=round((most.usd or 0.0) * MICRO),
+            consent_id=consent_id,
+            reservation_id=reservation_id,
+        )
+        self._log.append(record, _prompt_bytes(turn))
+
     def failed(self, failure: RouteFailed) -> None:
         """Note that a route failed."""
         if self._resting and failure.is_death_for_memory:
@@ -97,12 +122,24 @@ class Recorder:
     def _append(self, turn: Turn, finish: str, *, has_answer: bool) -> None:
         if turn.is_unrecorded:
             return
+        taken = "none" if turn.decision is None else turn.decision.route
+        record = self._record(turn, finish, (turn.route or taken) if has_answer else taken)
+        turn.is_unrecorded = True  # until it is there; a second try would fail as well
+        try:
+            turn.audit_id = self._log.append(record, _prompt_bytes(turn))
+        except RecordsUnavailable as err:
+            if turn.cloud is not None:
+                raise
+            _leave_out(turn, err)
+        else:
+            turn.is_unrecorded = False
+
+    def _record(self, turn: Turn, finish: str, route: str) -> AuditRecord:
         decision, failure = turn.decision, turn.failure
-        taken = "none" if decision is None else decision.route
-        record = AuditRecord(
+        return AuditRecord(
             app=self._options.app,
             mode=self._options.mode.value,
-            route=(turn.route or taken) if has_answer else taken,
+            route=route,
             action="" if decision is None else decision.action,
             reason="" if decision is None else decision.reason,
             trigger="" if failure is None else failure.trigger.value,
@@ -116,16 +153,8 @@ class Recorder:
             micro_usd=turn.micro_usd,
             consent_id=turn.consent_id,
             reservation_id=turn.reservation_id,
+            turn=turn.name if turn.n_cloud else "",
         )
-        turn.is_unrecorded = True  # until it is there; a second try would fail as well
-        try:
-            turn.audit_id = self._log.append(record, _prompt_bytes(turn))
-        except RecordsUnavailable as err:
-            if turn.cloud is not None:
-                raise
-            _leave_out(turn, err)
-        else:
-            turn.is_unrecorded = False
 
 
 def _leave_out(turn: Turn, err: RecordsUnavailable) -> None:

@@ -1,35 +1,37 @@
 """There: an answer, or the rest of one, by the endpoint. The one loop in the program that asks again.
 
-Nothing is sent without a decision that says so, a consent, and budget put aside. A request is sent
-again only while nothing of its answer was shown, and never earlier than the endpoint asked.
+Nothing is sent without a decision that says so, a consent, budget put aside, and a record of it on the
+disk. A request is sent again only while nothing of its answer was shown, and never earlier than the endpoint asked.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 from typing import TYPE_CHECKING, Final
 
-from edgellm.cloud.events import CloudEnd, CloudReasoning, CloudToolCall, Traffic
+from edgellm.cloud.events import CloudToolCall
 from edgellm.core import Done, Warn
 from edgellm.errors import EdgeLLMError, EndpointError, NoRoute, RecordsUnavailable
 from edgellm.policy.budget import ANSWER_TOKENS, need_of
 from edgellm.policy.route import clear
 from edgellm.routing import Trigger
+from edgellm.runtime.supervising.purse import Bill
+from edgellm.runtime.supervising.received import Received
 from edgellm.runtime.supervising.turn import RouteFailed
-from edgellm.runtime.text import TextJoiner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from edgellm.cloud.client import ChatClient
-    from edgellm.cloud.events import CloudEvent
-    from edgellm.core import Event, FinishReason, Request
-    from edgellm.policy.budget import Need, Reservation
+    from edgellm.cloud.reading import CloudStream
+    from edgellm.core import Event, Request, Token
+    from edgellm.policy.budget import Need
     from edgellm.policy.route import BreakerState, BudgetState, ConsentState, Decision
+    from edgellm.routing import Clearance
     from edgellm.runtime.session import CloudOptions
     from edgellm.runtime.supervising.purse import Purse
+    from edgellm.runtime.supervising.recording import Recorder
     from edgellm.runtime.supervising.turn import Turn
 
 MAX_ATTEMPTS: Final = 3
@@ -38,8 +40,6 @@ LONGEST_WAIT_S: Final = 60.0
 
 _FIRST_WAIT_S: Final = 0.5
 _LOOK_S: Final = 0.05
-_MANY_CHARS_PER_TOKEN: Final = 8
-"""More than a text has on average; a piece that is longer counts as several tokens."""
 _SPARE_BYTES: Final = 64
 """What a body may grow by when an endpoint wants a field called otherwise."""
 
@@ -50,12 +50,14 @@ class There:
     Args:
         options: where, and the key.
         purse: consent, budget and breaker.
+        recorder: writes down what is about to be sent.
     """
 
-    def __init__(self, options: CloudOptions, purse: Purse) -> None:
+    def __init__(self, options: CloudOptions, purse: Purse, recorder: Recorder) -> None:
         self.endpoint = options.endpoint
         self._api_key = options.api_key
         self._purse = purse
+        self._recorder = recorder
         self._client: ChatClient | None = None
 
     def consent_state(self) -> ConsentState:
@@ -73,7 +75,7 @@ class There:
 
     def budget_state(self, turn: Turn) -> BudgetState:
         """Return whether the worst case of a turn's request fits what is left."""
-        return self._purse.budget(self._need(_bounded(turn, ""), ""))
+        return self._purse.budget(self._need(turn, _bounded(turn, ""), ""))
 
     def answer(self, turn: Turn, decision: Decision) -> Iterator[Event]:
         """Make an answer, or go on with one; the last event is `Done`.
@@ -109,9 +111,9 @@ class There:
     ) -> Iterator[Event]:
         """Send the request once; what it cost is booked however it ends."""
         client = self._known()
-        consent, reservation = self._purse.put_aside(self._need(request, begun))
-        clearance = clear(decision, consent, reservation, self.endpoint)
-        received = _Received(request.stop, reservation.answer_tokens)
+        bill = Bill(self._purse, self._need(turn, request, begun))
+        received = Received(request.stop, bill.reservation.answer_tokens)
+        clearance = self._noted(turn, decision, bill)
         try:
             with client.stream(
                 request,
@@ -120,14 +122,9 @@ class There:
                 cancelled=lambda: turn.is_cancelled,
                 traffic=received.traffic,
             ) as events:
-                for event in events:
-                    turn.tool_call_shown |= isinstance(event, CloudToolCall)
-                    if shown := received.take(event):
-                        yield turn.token(shown)
-                    if received.is_over:
-                        break
+                yield from _shown(turn, events, received, bill)
         finally:
-            self._settle(turn, reservation, consent.consent_id, received)
+            self._settle(turn, bill, received)
         if received.finish_reason == "cancelled":
             self._purse.stopped()
         else:
@@ -135,24 +132,35 @@ class There:
         yield from turn.told()
         if received.end is not None and received.end.note:
             yield Warn(received.end.note)
-        if received.is_cut:
-            paid = f"the {reservation.answer_tokens} tokens that it was asked for"
-            yield Warn(f"{self._purse.origin} went past {paid}: the answer was cut there")
+        if received.cut:
+            yield Warn(f"{self._purse.origin} {received.cut}: the answer was cut there")
         yield Done(turn.text, received.finish_reason, "cloud", seed=turn.seed)
 
-    def _settle(
-        self, turn: Turn, reservation: Reservation, consent_id: str, received: _Received
-    ) -> None:
+    def _noted(self, turn: Turn, decision: Decision, bill: Bill) -> Clearance:
+        """Write down that a request is about to leave, and return the leave for it."""
+        reservation, consent = bill.reservation, bill.consent
+        try:
+            clearance = clear(decision, consent, reservation, self.endpoint)
+            names = (consent.consent_id, reservation.reservation_id)
+            self._recorder.sending(turn, self._purse.most(reservation), *names)
+        except EdgeLLMError:
+            self._purse.give_back(reservation)
+            raise
+        return clearance
+
+    def _settle(self, turn: Turn, bill: Bill, received: Received) -> None:
         use = self._purse.taken(received.traffic, received.end, received.n_chars)
         try:
-            use = self._purse.settle(reservation, use)
+            if received.cut:
+                bill.owes(max(received.n_tokens, use.completion_tokens))
+            use = self._purse.settle(bill.reservation, use)
         except EdgeLLMError as err:  # what was put aside stays taken: nothing is overspent
             turn.warnings.append(f"the cost could not be booked: {err}")
-        turn.bill(use, consent_id, reservation.reservation_id)
+        turn.bill(use, bill.consent.consent_id, bill.reservation.reservation_id)
 
-    def _need(self, request: Request, begun: str) -> Need:
+    def _need(self, turn: Turn, request: Request, begun: str) -> Need:
         n_bytes = len(self._known().body_of(request, begun)) + _SPARE_BYTES
-        return need_of(self.endpoint, n_bytes, request.max_tokens)
+        return need_of(self.endpoint, n_bytes, request.max_tokens, turn.micro_usd)
 
     def _known(self) -> ChatClient:
         """Return the client; its key is looked up when it is first needed."""
@@ -163,57 +171,6 @@ class There:
             self._purse.know_key(key)
             self._client = ChatClient(self.endpoint, key)
         return self._client
-
-
-class _Received:
-    """What came of one request so far.
-
-    Args:
-        stop: texts that end the answer; endpoints take only some of them.
-        most_tokens: that are paid for. The endpoint was told, and some do not mind. A piece of a
-            stream is one token or more.
-    """
-
-    def __init__(self, stop: tuple[str, ...], most_tokens: int) -> None:
-        self.traffic = Traffic()
-        self.end: CloudEnd | None = None
-        self.n_chars = 0
-        self.is_cut = False
-        self._most_tokens = most_tokens
-        self._n_pieces = 0
-        self._joiner = TextJoiner(stop)
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether nothing more is wanted."""
-        return self.end is not None or self.is_cut or self._joiner.stopped
-
-    @property
-    def finish_reason(self) -> FinishReason:
-        """Return how it ended."""
-        if self.is_cut:
-            return "length"
-        return "stop" if self.end is None or self._joiner.stopped else self.end.finish_reason
-
-    def take(self, event: CloudEvent) -> str:
-        """Take what came, and return the text to be shown now."""
-        if isinstance(event, CloudEnd):
-            self.end = event
-            return self._joiner.flush()
-        if isinstance(event, CloudToolCall):
-            call = {"name": event.name, "arguments": event.arguments}
-            text = json.dumps(call | ({"id": event.id} if event.id else {}), ensure_ascii=False)
-        else:
-            text = event.text
-            n_tokens = max(self._n_pieces, self.n_chars // _MANY_CHARS_PER_TOKEN)
-            if text and n_tokens >= self._most_tokens:
-                self.is_cut = True
-                return self._joiner.flush()
-            self._n_pieces += bool(text)
-        self.n_chars += len(text)
-        if isinstance(event, CloudReasoning):
-            return ""
-        return self._joiner.feed(text.encode())
 
 
 class _Waits:
@@ -235,6 +192,19 @@ class _Waits:
             return None
         self._waited_s += wait_s
         return wait_s
+
+
+def _shown(turn: Turn, events: CloudStream, received: Received, bill: Bill) -> Iterator[Token]:
+    """Give the text of an answer while it comes, and is paid for."""
+    for event in events:
+        turn.tool_call_shown |= isinstance(event, CloudToolCall)
+        text = received.take(event, events.counted_tokens)
+        if not received.is_over and not bill.covers(received.n_tokens):
+            text += received.end_here("may have sent more tokens than the budget pays for")
+        if text:
+            yield turn.token(text)
+        if received.is_over:
+            break
 
 
 def _bounded(turn: Turn, begun: str) -> Request:

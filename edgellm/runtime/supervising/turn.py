@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from edgellm.routing import Phase, Trigger
 
 _SEED_BITS: Final = 32  # as a session draws them
+_NAME_BYTES: Final = 8
 
 
 class RouteFailed(Exception):  # not an error of ours to show: it never leaves this room
@@ -62,6 +63,7 @@ class Turn:
     Attributes:
         request: what was asked.
         seed: of the random numbers, the same one after a restart.
+        name: by which the records of one answer belong together.
         journal: tokens whose text was shown, or held back, so far.
         texts: pieces that were shown and not taken back.
         n_prompt_tokens: of the prompt, as the worker counted them; 0 before it has.
@@ -95,6 +97,7 @@ class Turn:
 
     request: Request
     seed: int = 0
+    name: str = field(default_factory=lambda: secrets.token_hex(_NAME_BYTES))
     journal: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     n_prompt_tokens: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from edgellm.config import set_value
 from edgellm.routing import CloudUse
 from edgellm.runtime.books.audit import AuditLog
-from edgellm.runtime.books.record import AuditRecord
+from edgellm.runtime.books.record import SENDING, AuditRecord
 
 ORIGIN = "https://api.example.com"
 HERE = AuditRecord(
@@ -69,7 +70,8 @@ def test_show_lists_the_latest(cli: Any, ids: list[str]) -> None:
 def test_verify_counts_what_is_whole(cli: Any, ids: list[str]) -> None:
     """Exit 0 and the number."""
     assert cli("audit", "verify").out == "records: 2, all as they were written\n"
-    assert cli("audit", "verify", "--json").lines == [{"type": "audit", "ok": True, "n_records": 2}]
+    told = {"type": "audit", "ok": True, "n_records": 2, "n_open": 0}
+    assert cli("audit", "verify", "--json").lines == [told]
 
 
 def test_an_edited_record_is_found_and_the_log_can_be_put_aside(
@@ -132,3 +134,31 @@ def test_costs(cli: Any, ids: list[str]) -> None:
     assert (line["avoided_micro_usd"], line["local_micro_usd"], line["budget"]) == (
         *(1850, 150, "below"),
     )
+
+
+def test_what_was_sent_and_never_ended_is_shown(
+    cli: Any, ids: list[str], edgellm_home: Path
+) -> None:
+    """A request whose program was killed is listed, counted and explained; one that ended is not."""
+    log = AuditLog(edgellm_home)
+    for turn in ("a", "b"):
+        log.append(replace(THERE, finish=SENDING, turn=turn, micro_usd=900), b"a prompt")
+    log.append(replace(THERE, turn="a"), b"a prompt")
+    shown = cli("audit", "show")
+    assert [row.split()[0] for row in shown.out.splitlines()[1:]] == [*ids, *_names(log)[2:]]
+    assert shown.out.splitlines()[3].split()[-4] == "sending"
+    assert "sent, end not known: 1 (its program was killed" in shown.err
+    verified = cli("audit", "verify")
+    assert verified.out.splitlines()[0] == "records: 5, all as they were written"
+    assert verified.out.splitlines()[1].startswith("sent, end not known: 1")
+    assert cli("audit", "verify", "--json").lines == [
+        {"type": "audit", "ok": True, "n_records": 5, "n_open": 1}
+    ]
+    told = cli("why", _names(log)[2]).out
+    assert "not known: the program was killed" in told
+    assert "at most, " in told
+    assert "answers by endpoints: 2, 1 of unknown end" in cli("stats", "--cost").out
+
+
+def _names(log: AuditLog) -> list[str]:
+    return [name for name, _ in log.show()]

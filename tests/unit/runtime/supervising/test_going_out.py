@@ -361,33 +361,89 @@ def test_stop_strings_are_cut_here_too(stage, kit, endpoint_server) -> None:
     assert (seen.text, seen.done.finish_reason) == ("One. ", "stop")
 
 
-@pytest.mark.parametrize("n_tokens", [3, 4])
-def test_an_answer_ends_at_the_tokens_that_are_paid_for(
-    stage, kit, endpoint_server, n_tokens: int
-) -> None:
-    """An endpoint that knows no limit is left there: what was put aside is the most it can cost."""
+def streams(kit: Any, server: Any, chunks: list[Any]) -> Any:
+    """What an endpoint does that sends some chunks, and then waits to be hung up on."""
 
     def handle(line: Any) -> None:
-        words = [kit.chunk("word ")] * n_tokens
-        if n_tokens == 3:
-            line.stream(*words, kit.chunk(finish="stop"), kit.USAGE)
-            return
-        line.send(endpoint_server.OK)
-        for word in words:
-            line.chunk(endpoint_server.sse(word))
+        line.send(server.OK)
+        for one in chunks:
+            line.chunk(server.sse(one))
         line.gone_s()
 
+    return handle
+
+
+def priced(stage: Any, url: str, usd_per_request: float | None = None) -> dict[str, Any]:
+    """Options with an endpoint whose answers cost a cent a token, and its prompts nothing."""
+    budget = Budget(usd_per_request=usd_per_request)
+    prices = {"usd_per_mtok_in": 0.0, "usd_per_mtok_out": 1e4, "idle_s": 0.5}
+    return stage.cloud(url, budget=budget, **prices) | {"mode": Mode.PREFER_CLOUD}
+
+
+def test_an_answer_that_comes_letter_by_letter_is_whole(stage, kit, endpoint_server) -> None:
+    """A piece need not be a token: the endpoint keeps to its limit, and says itself when it ends."""
+    text = "It is forty-two."
+
+    def handle(line: Any) -> None:
+        line.stream(*(kit.chunk(letter) for letter in text), kit.chunk(finish="length"))
+
     with endpoint_server.serving(handle) as server:
-        prices = {"usd_per_mtok_in": 1, "usd_per_mtok_out": 2}
-        options = stage.cloud(server.url, **prices) | {"mode": Mode.PREFER_CLOUD}
         asked = dataclasses.replace(kit.ASKED, max_tokens=3)
-        seen = kit.see(stage.open(**options)[0], asked)
-    assert seen.text == seen.done.text == "word " * 3
-    assert seen.done.finish_reason == ("stop" if n_tokens == 3 else "length")
-    warned = [event.message for event in seen.of(Warn)]
-    assert any("3 tokens" in message for message in warned) is (n_tokens > 3)
+        seen = kit.see(stage.open(**priced(stage, server.url))[0], asked)
+    assert (seen.text, seen.done.finish_reason) == (text, "length")
+    assert not seen.of(Warn)
+    assert stage.records()[0].cloud.estimated
+    # Without a count by the endpoint each piece may have been one, and is booked.
+    assert Ledger(stage.home).today().micro_usd >= len(text) * 10_000 > 30_000
+
+
+def test_an_endpoint_that_knows_no_limit_is_left(stage, kit, endpoint_server) -> None:
+    """Where the text is surely longer than what was asked for; what it may cost is booked."""
+    with endpoint_server.serving(streams(kit, endpoint_server, [kit.chunk("word ")] * 6)) as server:
+        asked = dataclasses.replace(kit.ASKED, max_tokens=3)
+        seen = kit.see(stage.open(**priced(stage, server.url))[0], asked)
+    assert seen.text == seen.done.text == "word " * 5
+    assert seen.done.finish_reason == "length"
+    assert "went past the 3 tokens" in seen.of(Warn)[-1].message
     (record,) = stage.records()
-    assert record.cloud.estimated is (n_tokens > 3)
+    assert record.cloud.estimated
+    assert record.micro_usd == Ledger(stage.home).today().micro_usd >= 60_000
+
+
+def test_what_the_budget_does_not_cover_is_cut(stage, kit, endpoint_server) -> None:
+    """Where a longer answer than was paid for can be no longer paid for, it ends there, and is said."""
+    with endpoint_server.serving(streams(kit, endpoint_server, [kit.chunk("word ")] * 6)) as server:
+        asked = dataclasses.replace(kit.ASKED, max_tokens=3)
+        seen = kit.see(stage.open(**priced(stage, server.url, 0.035))[0], asked)
+    assert seen.text == seen.done.text == "word " * 4  # the piece that told us was received
+    assert seen.done.finish_reason == "length"
+    assert "than the budget pays for" in seen.of(Warn)[-1].message
+    assert Ledger(stage.home).today().micro_usd == 50_000  # 20 letters may be five
+
+
+def test_an_endpoint_that_counts_is_believed(stage, kit, endpoint_server) -> None:
+    """Letters are no tokens where it says so, and the first one beyond the limit ends the answer."""
+
+    def counted(n: int) -> Any:
+        return kit.chunk("ab") | {"usage": {"prompt_tokens": 7, "completion_tokens": n}}
+
+    chunks = [counted(1), counted(1), counted(2), counted(2), counted(3), counted(4)]
+    with endpoint_server.serving(streams(kit, endpoint_server, chunks)) as server:
+        asked = dataclasses.replace(kit.ASKED, max_tokens=3)
+        seen = kit.see(stage.open(**priced(stage, server.url, 0.035))[0], asked)
+    assert seen.text == "ab" * 5
+    assert "went past the 3 tokens" in seen.of(Warn)[-1].message
+    assert Ledger(stage.home).today().micro_usd == 40_000
+
+
+def test_the_limit_of_an_answer_is_that_of_all_its_requests(stage, kit, endpoint_server) -> None:
+    """What a failed request may have cost counts against the next one for the same answer."""
+    with endpoint_server.serving(lambda line: line.reply(500, "{}")) as server:
+        asked = dataclasses.replace(kit.ASKED, max_tokens=3)
+        supervisor, _ = stage.open(**priced(stage, server.url, 0.065))
+        kit.see(supervisor, asked)
+        assert len(server.asked) == 2  # a third one would come to nine cents
+    assert Ledger(stage.home).today().micro_usd == 60_000
 
 
 def test_large_pieces_are_many_tokens(stage, kit, endpoint_server) -> None:
