@@ -140,7 +140,8 @@ def load(
         on_failure: what becomes of an answer whose beginning was handed out when its route fails:
             `resume-local`, `continue`, `restart` (the `Switch` event discards it) or `stop`.
         deadline_s: seconds to the first token, after which another route is looked for.
-        force: try the model although the plan says that it does not fit.
+        force: try the model although the plan says that it does not fit, or though it rests because
+            memory ran out.
         app: the program's name, under which consent is given and spending is booked.
 
     Raises:

@@ -33,7 +33,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a li
 def show(*, as_json: AsJson = False) -> None:
     """List what failed lately: models that ran out of memory here, and endpoints.
 
-    An open breaker lets its route rest, a half open one lets one careful try through.
+    An open breaker lets its route rest, a half open one lets one careful try through. --force of
+    `edgellm run` and `chat` tries a model that rests at once; an endpoint is left alone until its
+    rest is over or reset.
     """
     from edgellm.cli import render
     from edgellm.paths import home_dir

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from edgellm.cli.snapshot_options import SnapshotOptions
 from edgellm.cli.variables import OFFLINE_VARIABLE
-from edgellm.core import Mode  # noqa: TC001  # typer reads the annotations at run time
+from edgellm.config.keys import Isolation  # noqa: TC001  # typer reads the annotations at run time
+from edgellm.core import Mode  # noqa: TC001  # likewise
+from edgellm.routing import OnFailure  # noqa: TC001  # likewise
 
 if TYPE_CHECKING:
-    from edgellm.routing import OnFailure
     from edgellm.runtime.routes import RouteWishes
-    from edgellm.runtime.session import Isolation
-
-
-class FailureWay(str, enum.Enum):
-    """What becomes of an answer whose beginning was printed when its route fails."""
-
-    RESUME_LOCAL = "resume-local"
-    RESTART = "restart"
-    CONTINUE = "continue"
-    STOP = "stop"
-
-
-class Place(str, enum.Enum):
-    """Where the engine runs."""
-
-    WORKER = "worker"
-    NONE = "none"
-
 
 EndpointUrl = Annotated[
     str | None,
@@ -74,7 +56,7 @@ class RouteOptions(SnapshotOptions):
         Option("--budget-tokens", metavar="N", min=0, help="Most tokens there a day."),
     ] = None
     on_failure: Annotated[
-        FailureWay | None,
+        OnFailure | None,
         Option(
             "--on-failure",
             help="When an answer breaks off: go on with its text, here first (resume-local), here "
@@ -86,11 +68,16 @@ class RouteOptions(SnapshotOptions):
         Option("--deadline", metavar="S", help="Seconds to the first token, or ask elsewhere."),
     ] = None
     isolation: Annotated[
-        Place | None,
+        Isolation | None,
         Option("--isolation", help="Run the engine in a process of its own (worker), or in this."),
     ] = None
     force: Annotated[
-        bool, Option("--force", help="Try a model that does not fit the memory all the same.")
+        bool,
+        Option(
+            "--force",
+            help="Try a model all the same that does not fit the memory, or that rests because "
+            "memory ran out.",
+        ),
     ] = False
     private: Annotated[
         bool,
@@ -107,8 +94,8 @@ class RouteOptions(SnapshotOptions):
             endpoint=self.endpoint,
             endpoint_model=self.endpoint_model,
             budget=Budget(usd_per_day=self.budget_usd, tokens_per_day=self.budget_tokens),
-            isolation=cast("Isolation | None", self.isolation and self.isolation.value),
-            on_failure=cast("OnFailure | None", self.on_failure and self.on_failure.value),
+            isolation=self.isolation,
+            on_failure=self.on_failure,
             deadline_s=self.deadline,
             force=self.force,
         )

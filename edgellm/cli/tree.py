@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,10 +97,9 @@ def _parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
 def _parameter(kind: Any, declared: Any) -> Parameter:
     """Read one declaration; the first name of an annotated option stands where a default would."""
     names = (declared.default, *(declared.param_decls or ()))
-    kinds = [part for part in get_args(kind) or (kind,) if part is not type(None)]
-    plain = kinds[0]
+    parts = (kind,) if get_origin(kind) is Literal else get_args(kind) or (kind,)
+    plain = next(part for part in parts if part is not type(None))
     is_many = list in (plain, get_origin(kind), get_origin(plain))
-    is_enum = isinstance(plain, type) and issubclass(plain, enum.Enum)
     return Parameter(
         names=tuple(
             part
@@ -110,8 +109,17 @@ def _parameter(kind: Any, declared: Any) -> Parameter:
         ),
         metavar=declared.metavar or "",
         help=declared.help or "",
-        values=tuple(str(member.value) for member in plain) if is_enum else (),
+        values=_choices(plain),
         is_flag=plain is bool,
         is_many=is_many,
         is_hidden=bool(declared.hidden),
     )
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    """Return the only values of a kind, or nothing where there are others."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return tuple(str(member.value) for member in kind)
+    return ()

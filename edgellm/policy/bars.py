@@ -123,7 +123,7 @@ LOCAL_BARS: Final = (
     ),
     Bar(
         "memory ran out repeatedly, so it rests",
-        "`edgellm breaker reset`",
+        "`--force` (`force=True`), or `edgellm breaker reset`",
         lambda f: f.local_breaker == "open",
         lambda f: f.local_rest_s,
     ),

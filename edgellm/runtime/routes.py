@@ -45,7 +45,7 @@ class RouteWishes:
         isolation: where the engine runs.
         on_failure: what becomes of an answer whose beginning was shown when its route fails.
         deadline_s: how long the first token may take.
-        force: try what does not fit.
+        force: try what does not fit, or rests.
         app: the program's name, under which consent is given and spending is booked.
     """
 

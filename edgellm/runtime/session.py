@@ -70,7 +70,7 @@ class SessionOptions:
         cloud: the endpoint that may be asked, or None.
         on_failure: what becomes of an answer whose beginning was shown when its route fails.
         deadline_s: how long the first token may take, from the request; None waits.
-        force: try it although the plan says that it does not fit.
+        force: try it although the plan says that it does not fit, or it rests after deaths.
         app: the program's name, under which consent is given and spending is booked.
     """
 

@@ -37,7 +37,7 @@ def open_supervisor(path: Path, options: SessionOptions) -> Supervisor:
     home, there = home_dir(), None
     cloud = options.cloud if options.mode in OPEN_MODES else None
     model, place = _place(path, options, has_other_way=cloud is not None)
-    resting = Resting(place, home)
+    resting = Resting(place, home, insists=options.force)
     recorder = Recorder(options, model.name, resting, home)
     if cloud is not None:
         purse = Purse(cloud.endpoint, cloud.budget, options.app, home)

@@ -26,10 +26,12 @@ class Resting:
     Args:
         place: whose worker it is about.
         home: the folder of the books.
+        insists: whether the user wants it tried while it rests: a careful try is due at once.
     """
 
-    def __init__(self, place: Place, home: Path) -> None:
+    def __init__(self, place: Place, home: Path, *, insists: bool = False) -> None:
         self._place = place
+        self._insists = insists
         self._book = BreakerBook(home)
         self._key = local_key(_file_key(place.path), place.descent.backend, place.descent.n_ctx)
 
@@ -55,6 +57,8 @@ class Resting:
 
     def _state(self) -> BreakerState:
         state = self._book.local_state(self._key)
+        if state == "open" and self._insists:
+            return "half_open"
         if state == "open" and self._place.is_alive:
             return "closed"
         return (

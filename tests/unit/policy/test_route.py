@@ -301,10 +301,10 @@ def test_a_rest_says_how_long_it_is() -> None:
     """In whole seconds, rounded up; where waiting alone may not do, no number is given."""
     facts = replace(ON_ITS_WAY, local_breaker="open", cloud_breaker="open")
     decision = decide(replace(facts, local_rest_s=41.2, cloud_rest_s=1800.0))
-    assert decision.remedy == (
-        "wait 42 s, or `edgellm breaker reset`; or wait 1800 s, or `edgellm breaker reset`"
-    )
-    assert decide(facts).remedy == "wait, or `edgellm breaker reset`"
+    here = "`--force` (`force=True`), or `edgellm breaker reset`"
+    there = "`edgellm breaker reset`"
+    assert decision.remedy == f"wait 42 s, or {here}; or wait 1800 s, or {there}"
+    assert decide(facts).remedy == f"wait, or {here}; or wait, or {there}"
 
 
 def test_an_open_local_breaker_is_the_reason_for_leaving() -> None:

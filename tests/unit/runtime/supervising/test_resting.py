@@ -46,7 +46,8 @@ def test_a_rest_is_of_one_model_and_outlives_the_program(stage, kit) -> None:
     rests(stage, kit)
     with pytest.raises(NoRoute, match="rests") as caught:
         stage.open(kit.Life())
-    assert caught.value.hint in [f"wait {n} s, or `edgellm breaker reset`" for n in range(50, 61)]
+    ways = "`--force` (`force=True`), or `edgellm breaker reset`"
+    assert caught.value.hint in [f"wait {n} s, or {ways}" for n in range(50, 61)]
     assert not stage.workers.options
 
 
@@ -65,6 +66,25 @@ def test_a_rest_ends_with_a_warm_up(stage, kit) -> None:
     assert not book.show().local
     assert kit.see(supervisor).text == WHOLE
     assert len(workers.started[0].journals) == 3
+
+
+def test_force_tries_what_rests(stage, kit) -> None:
+    """Who insists is not sent to reset a breaker: the careful try is made now, and its end counts."""
+    rests(stage, kit)
+    supervisor, workers = stage.open(kit.Life(), force=True)
+    assert kit.see(supervisor).text == WHOLE
+    assert len(workers.started[0].journals) == 2  # something harmless first
+    assert not BreakerBook(stage.home).show().local  # it works: nobody else has to insist
+
+
+def test_force_that_fails_again_lets_it_rest_longer(stage, kit) -> None:
+    """An error of memory as before, and the next one who does not insist is refused."""
+    rests(stage, kit)
+    supervisor, _ = stage.open(kit.Life(0, kit.oom()), force=True)
+    with pytest.raises(OutOfMemory):
+        supervisor.generate(kit.ASKED)
+    with pytest.raises(NoRoute, match="rests"):
+        stage.open(kit.Life())
 
 
 def test_a_living_worker_is_not_at_rest(stage, kit) -> None:
