@@ -74,15 +74,21 @@ def check_store(files: Files, *, fix: bool, clock: Callable[[], float]) -> list[
         fix: mend what can be mended.
         clock: gives the time to judge temporaries by, Unix seconds.
     """
-    return [_finding(problem, fix) for problem in _walk(files, clock)]
+    found = (_finding(problem, fix) for problem in _walk(files, clock))
+    return [finding for finding in found if finding is not None]
 
 
-def _finding(problem: _Problem, fix: bool) -> Finding:
+def _finding(problem: _Problem, fix: bool) -> Finding | None:
+    """Mend a problem if that is asked; None where another process has removed the file meanwhile."""
+    if not os.path.lexists(problem.path):
+        return None
     if not fix or problem.remedy is None:
         fixable = problem.remedy is not None and _is_own(problem.path)
         return Finding(problem.path, problem.text, fixed=False, fixable=fixable)
     try:
         problem.remedy()
+    except FileNotFoundError:
+        return None
     except OSError as err:
         return Finding(problem.path, f"{problem.text} ({err.strerror})", fixed=False)
     return Finding(problem.path, problem.text, fixed=True)
@@ -141,7 +147,10 @@ def _imports(files: Files, folder: Path, clock: Callable[[], float]) -> Iterator
 
 
 def _children(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir())
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:  # as of any name here: another process may remove it at any moment
+        return []
 
 
 def _is_text(path: Path) -> bool:
@@ -149,7 +158,10 @@ def _is_text(path: Path) -> bool:
 
 
 def _is_folder(path: Path) -> bool:
-    return stat.S_ISDIR(path.lstat().st_mode)
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _is_own(path: Path) -> bool:
@@ -162,7 +174,10 @@ def _is_own(path: Path) -> bool:
 
 
 def _mode(path: Path, wanted: int) -> Iterator[_Problem]:
-    mode = stat.S_IMODE(path.lstat().st_mode)
+    try:
+        mode = stat.S_IMODE(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
     if os.name != "nt" and mode & _OPEN_TO_OTHERS:
         yield _Problem(path, f"open to others (mode {mode:04o})", lambda: path.chmod(wanted))
 
@@ -230,6 +245,8 @@ def _content(files: Files, path: Path) -> Iterator[_Problem]:
         yield _Problem(path, f"incompatible: {err.message}")
     except OSError as err:
         yield _Problem(path, f"unreadable: {err.strerror or err}")
+    except MemoryError:
+        yield _Problem(path, "not enough memory to read it")
     else:
         if not _in_place(files, path, snapshot):
             yield _Problem(path, "lies under a wrong name", path.unlink)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edgellm.store import checkup
 from edgellm.store.files import Files
 from edgellm.store.keys import StoreKey
+from edgellm.store.read import read_snapshot
 from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 from edgellm.store.state import Fingerprint
 
@@ -128,6 +131,47 @@ def test_a_snapshot_in_another_models_folder_lies_wrong(
     other.mkdir(mode=0o700)
     path.rename(other / path.name)
     assert report(store, fix=True) == [(path.name, "lies under a wrong name", True)]
+
+
+@pytest.mark.parametrize("gone", ["file", "folder", "version"])
+@pytest.mark.parametrize("fix", [False, True])
+def test_what_others_remove_meanwhile_is_no_problem(
+    store: SnapshotStore,
+    path: Path,
+    snapshot_files: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    gone: str,
+    fix: bool,
+):
+    """Another process evicts while this one reads: what went is not named, and stops nothing."""
+    other = Fingerprint((("model", "another"),), ())
+    for tokens in (TOKENS, TOKENS[:6]):
+        store.save(other, tokens, snapshot_files.state(len(tokens)))
+    levels = {"file": 0, "folder": 1, "version": 2}
+
+    def remove(snapshot: Path, **options: Any) -> Any:
+        for one in sorted(store.root.rglob("*.ekv"), reverse=True):
+            victim = (one, *one.parents)[levels[gone]]
+            if victim not in (snapshot, snapshot.parent):
+                shutil.rmtree(victim) if victim.is_dir() else victim.unlink()
+                break
+        return read_snapshot(snapshot, **options)
+
+    monkeypatch.setattr(checkup, "read_snapshot", remove)
+    assert report(store, fix=fix) == []
+
+
+def test_one_that_memory_cannot_hold_is_named_and_left(
+    store: SnapshotStore, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing is known to be wrong with it, and the others are still read."""
+
+    def no_memory(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(checkup, "read_snapshot", no_memory)
+    assert report(store, fix=True) == [(path.name, "not enough memory to read it", False)]
+    assert path.exists()
 
 
 def test_a_later_format_is_kept(store: SnapshotStore, path: Path, snapshot_files: Any):
