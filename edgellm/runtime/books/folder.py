@@ -115,12 +115,15 @@ class Records:
     def _locks(self, fd: int) -> bool:
         """Lock an open file if nobody has it.
 
-        The system is asked in a thread of its own: on some network mounts it never answers.
+        The system is asked in a thread of its own: on some network mounts it never answers. Where
+        no thread can be started, as at the program's very end, it is asked in this one.
         """
         answers: list[bool | OSError] = []
         asking = threading.Thread(target=_ask, args=(fd, answers), daemon=True)
-        asking.start()
-        asking.join(LOCK_ANSWER_S)
+        if _starts(asking):
+            asking.join(LOCK_ANSWER_S)
+        else:
+            _ask(fd, answers)
         if not answers:
             raise RecordsUnavailable(
                 f"the records cannot be locked: no answer for {LOCK_ANSWER_S:g} s",
@@ -193,6 +196,17 @@ def _leads_to(path: Path, fd: int) -> bool:
         return os.path.samestat(path.lstat(), os.fstat(fd))
     except FileNotFoundError:
         return False
+
+
+def _starts(thread: threading.Thread) -> bool:
+    """Start a thread; False where none is to be had."""
+    if sys.is_finalizing():  # then Python may wait for it for ever
+        return False
+    try:
+        thread.start()
+    except RuntimeError:  # "can't start new thread"
+        return False
+    return True
 
 
 def _ask(fd: int, answers: list[bool | OSError]) -> None:

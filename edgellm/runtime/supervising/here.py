@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _WARM_UP: Final = Request(
     (Message("user", "Hello"),), max_tokens=1, sampling=Sampling(temperature=0)
 )
+_BLIND: Final = (
+    "no thread can be started to look whether the answer gets on: "
+    "a stall or a deadline passes unseen"
+)
 _SLOW: Final = (
     "the answer comes far slower than it did, or memory is under pressure: "
     "close other programs, or use a smaller model or --ctx"
@@ -180,17 +184,22 @@ class Here:
             worker.cancel()
             return True
 
+        def warn(text: str) -> None:
+            if self._said.setdefault(text, worker.pid):  # once in this session
+                self._said[text] = 0
+                turn.warnings.append(text)
+
         def on_pace(word: Pace) -> None:
             if word == "stalled":
                 worker.kill()
-            elif not leave(Trigger.PRESSURE) and self._said.setdefault(_SLOW, worker.pid):
-                self._said[_SLOW] = 0
-                turn.warnings.append(_SLOW)
+            elif not leave(Trigger.PRESSURE):
+                warn(_SLOW)
 
         def on_late() -> None:
             leave(Trigger.DEADLINE)
 
-        return Watch(on_pace, on_late, self._left_s(turn))
+        left_s = self._left_s(turn)
+        return Watch(on_pace, on_late, left_s, on_blind=lambda: warn(_BLIND))
 
     def _left_s(self, turn: Turn) -> float | None:
         """Return the seconds to the deadline, None where there is none or it was met."""

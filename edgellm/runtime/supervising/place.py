@@ -6,6 +6,7 @@ A worker is started when it is needed and the one before has ended, each as the 
 from __future__ import annotations
 
 import os
+import sys
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
@@ -69,7 +70,7 @@ class Place:
         self._starting: Start | None = None
         self._worker: Worker | None = None
         self._facts = _NO_FACTS
-        self._has_died = False
+        self._has_died = self._has_loaded = False
         self._owner = os.getpid()
 
     @property
@@ -117,7 +118,7 @@ class Place:
             self._starting = None
             raise self.failure(err, "load") from err
         if worker is not None:
-            self._starting, self._worker = None, worker
+            self._starting, self._worker, self._has_loaded = None, worker, True
         return worker
 
     def _check_fit(self, cancelled: Callable[[], bool]) -> None:
@@ -145,12 +146,11 @@ class Place:
     def failure(self, error: EdgeLLMError, phase: Phase) -> RouteFailed | EdgeLLMError:
         """Return what an error of the worker means: a failed route, or the error itself."""
         trigger = trigger_of(error, phase)
-        if (
-            trigger is None or os.getpid() != self._owner
-        ):  # a forked child has no worker to start anew
+        is_forked = os.getpid() != self._owner  # and has no worker to start anew
+        if trigger is None or is_forked:
             return error
-        if trigger is Trigger.UNSUPPORTED:
-            self.absent = error
+        if trigger is Trigger.UNSUPPORTED and not self._has_loaded:
+            self.absent = error  # else what was there is wanting for a moment, as a process may be
         return RouteFailed(error, trigger, phase)
 
     def state(self, failure: RouteFailed | None, needed_tokens: int = 0) -> LocalState:
@@ -164,6 +164,8 @@ class Place:
             return "absent"
         if failure is None or failure.trigger is Trigger.CLOUD_FAILED:
             return "ready"
+        if failure.trigger is Trigger.UNSUPPORTED:
+            return "absent"
         if failure.verdict is not None and not failure.verdict.may_restart:
             return "exhausted"
         if failure.trigger is Trigger.WORKER_KILLED:
@@ -210,7 +212,7 @@ class Place:
         if starting is not None:
             starting.drop()
         if worker is not None:
-            if at_once:
+            if at_once or sys.is_finalizing():  # then nobody hears it close
                 worker.kill()
             else:
                 worker.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -56,14 +57,14 @@ class Recorder:
             RecordsUnavailable: the disk became full when something had been sent.
         """
         self._ready(turn)
-        finish = "given_up"
+        finish, owner = "given_up", os.getpid()
         try:
             yield
         except EdgeLLMError as err:
             finish = err.code
             raise
         finally:
-            if not turn.audit_id:
+            if not turn.audit_id and os.getpid() == owner:  # a forked child has a copy of the turn
                 self._append(turn, finish, has_answer=False)
 
     def _ready(self, turn: Turn) -> None:

@@ -7,6 +7,7 @@ is counted against its route, so that the loop ends.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
@@ -213,6 +214,8 @@ class Supervisor(Closing):
         with self._claiming:
             if self._closed:
                 raise EngineFailed("the session is closed")
+            if sys.is_finalizing():  # what hears a worker runs no more
+                raise EngineFailed("the program is ending")
             if self._turn is not None:
                 raise UsageError(
                     "this session is making another answer",
@@ -224,6 +227,8 @@ class Supervisor(Closing):
             yield
         finally:
             self._turn = None
+            if self._closed:  # while a worker was on its way, which nobody would end
+                self._place.end()
 
     def cancel(self) -> None:
         """End the answer asked for last; callable from any thread and from a signal handler."""

@@ -12,6 +12,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
+from edgellm.runtime.worker.threads import start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -39,6 +41,9 @@ class Start:
         path: of the model.
         options: to open it with.
         on_spawn: called with the process's id as soon as there is one.
+
+    Raises:
+        EngineUnavailable: the system starts no thread.
     """
 
     def __init__(
@@ -58,7 +63,7 @@ class Start:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         # A daemon: a program that ends does not wait for a model to load.
-        threading.Thread(target=self._run, name="edgellm-start", daemon=True).start()
+        start_thread(self._run, "edgellm-start")
 
     def _spawned(self, pid: int) -> None:
         with self._lock:

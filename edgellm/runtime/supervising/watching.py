@@ -29,6 +29,7 @@ class Watch:
         on_pace: called in that thread with every word but `fine`.
         on_late: called once when `deadline_s` has passed without a token.
         deadline_s: from now on, or None.
+        on_blind: called where the system starts no thread to look from.
         clock: seconds that only grow.
 
     Attributes:
@@ -42,9 +43,11 @@ class Watch:
         on_late: Callable[[], None],
         deadline_s: float | None = None,
         *,
+        on_blind: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._on_pace = on_pace
+        self._on_blind = on_blind
         self._on_late = on_late
         self._clock = clock
         self._late_s = None if deadline_s is None else clock() + deadline_s
@@ -52,7 +55,6 @@ class Watch:
         self._since_s: float | None = None
         self._progress = Progress.begin(0.0)
         self._end = threading.Event()
-        self._thread: threading.Thread | None = None
         self.full_pressure: float | None = None
         self.available_bytes: int | None = None
 
@@ -91,8 +93,11 @@ class Watch:
             self._on_pace(word)
 
     def __enter__(self) -> Watch:
-        self._thread = threading.Thread(target=self._run, name="edgellm-watch", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="edgellm-watch", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # "can't start new thread"
+            self._on_blind()
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Threads of this room: daemons, each at one end of a pipe.
+"""Threads that a worker needs: daemons, which start it, or are each at one end of a pipe.
 
 Garbage collection may run anywhere, also here, and close an answer that nobody reads any more. Who
 waits for a worker therefore asks first whether the waiting thread is one that the worker needs.
@@ -6,6 +6,7 @@ waits for a worker therefore asks first whether the waiting thread is one that t
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -25,15 +26,21 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
     Raises:
         EngineUnavailable: the system starts no thread, or the program is ending.
     """
+    if sys.is_finalizing():  # then Python may wait for it for ever
+        raise _no_thread("the program is ending")
     thread = _PipeThread(target=target, name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError as err:
-        raise EngineUnavailable(
-            f"no thread can be started to speak with the process that holds the model: {err}",
-            hint='end other programs, or open the model with isolation="none"',
-        ) from err
+        raise _no_thread(str(err)) from err
     return thread
+
+
+def _no_thread(why: str) -> EngineUnavailable:
+    return EngineUnavailable(
+        f"no thread can be started to speak with the process that holds the model: {why}",
+        hint='end other programs, or open the model with isolation="none"',
+    )
 
 
 def is_needed_here() -> bool:
