@@ -59,7 +59,7 @@ def locked_mode(lock_files: Sequence[Path] | None = None) -> Mode | None:
     """
     locked: Mode | None = None
     for path in lock_places() if lock_files is None else lock_files:
-        if path.is_symlink() and not path.exists():
+        if os.path.islink(path) and not os.path.exists(path):  # noqa: PTH110, PTH114  # these do not raise
             raise UsageError("the administrator's lock leads nowhere", path=path)
         values = values_of(read_text(path), path, keys={"mode": KEYS["mode"]})
         if "mode" in values:

@@ -279,6 +279,25 @@ def test_a_lock_that_leads_nowhere_locks_all(tmp_path: Path) -> None:
         locked_mode([tmp_path / "lock.toml"])
 
 
+@pytest.mark.skipif(os.name == "nt", reason="folders have no such modes there")
+def test_a_lock_in_a_closed_folder_locks_all(tmp_path: Path) -> None:
+    """A folder that this user may not look into may hold a lock: an error of ours, and no guess."""
+    folder = tmp_path / "edgellm"
+    folder.mkdir()
+    write('mode = "private"', folder / "lock.toml")
+    folder.chmod(0)
+    is_root = os.geteuid() == 0
+    if is_root:  # who may look into every folder
+        os.seteuid(65534)
+    try:
+        with pytest.raises(UsageError, match="cannot be read"):
+            allowed_mode(Mode.PREFER_CLOUD, [folder / "lock.toml"])
+    finally:
+        if is_root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+
+
 def test_the_environment_hides_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """`XDG_CONFIG_DIRS` adds a place to look for locks and takes none away."""
     before = lock_places()

@@ -156,7 +156,8 @@ class There:
             use = self._purse.settle(bill.reservation, use)
         except EdgeLLMError as err:  # what was put aside stays taken: nothing is overspent
             turn.warnings.append(f"the cost could not be booked: {err}")
-        turn.bill(use, bill.consent.consent_id, bill.reservation.reservation_id)
+        if use.bytes_out:
+            turn.bill(use, bill.consent.consent_id, bill.reservation.reservation_id)
 
     def _need(self, turn: Turn, request: Request, begun: str) -> Need:
         n_bytes = len(self._known().body_of(request, begun)) + _SPARE_BYTES

@@ -328,6 +328,16 @@ def test_g16_a_cancel_at_the_endpoint(stage, kit, endpoint_server) -> None:
     assert stage.records()[0].finish == "cancelled"
 
 
+def test_an_endpoint_that_is_not_there_was_sent_nothing(stage, kit) -> None:
+    """No connection, no byte: the record says so, nothing is taken, and no request is left open."""
+    options = stage.cloud("http://127.0.0.1:9") | {"mode": Mode.PREFER_CLOUD}
+    seen = kit.see(stage.open(**options)[0])
+    assert (seen.text, seen.done.cloud) == (WHOLE, None)
+    (record,) = stage.records()
+    assert (record.route, record.cloud, record.reservation_id) == ("local", None, "")
+    assert not Ledger(stage.home).totals()
+
+
 def test_what_was_put_aside_is_settled(stage, kit, far) -> None:
     """The ledger holds what the endpoint counted, not the worst case; a free server costs nothing."""
     from edgellm.runtime.books.ledger import Ledger
