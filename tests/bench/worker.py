@@ -1,8 +1,9 @@
 """What a worker costs, and what it saves: speed and memory beside this process, cancels, and deaths.
 
 The same model answers in this process and in a worker, in turns. A prefix of a thousand tokens is then
-read, the worker killed at its twentieth token, and timed from there to the next new token: in a new
-worker with the snapshot that the dead one had written, and in one that has to read everything again.
+read, a short question behind it, the worker killed at its twentieth token, and timed from there to the
+next new token: in a new worker with the snapshot that the dead one had written, and in one that has to
+read everything again.
 Goals: at most 2 % of decode speed, 300 ms from a cancel to a free slot, twice as fast as without the
 snapshot (five times for a model of 1 B weights), the same text.
 """
@@ -47,6 +48,7 @@ OFF = SessionOptions(snapshot=Tier.OFF)
 EXACT = SessionOptions(snapshot=Tier.EXACT)
 GREEDY = Sampling(temperature=0)
 QUESTION = Message("user", "Tell a long story of two rivers and of the people beside them.")
+SHORT_QUESTION = Message("user", "Tell me more.")
 _RSS_PROGRAM = """
 import sys, psutil
 from pathlib import Path
@@ -226,12 +228,14 @@ def _prompt_tokens(model: Path, asked: Request) -> int:
 
 
 def _long_request(model: Path) -> Request:
-    """Return a request whose system prompt has about a thousand tokens."""
+    """Return a short question behind a system prompt of a thousand tokens, or a few more."""
     line = "The river runs from the hills to the sea and takes with it what it finds. "
+    text = line
     with open_session(model, OFF) as session:
-        tokens = session.engine.tokenize(line, special=False, add_bos=False)
-    system = Message("system", line * (PREFIX_TOKENS // len(tokens) + 1))
-    return Request((system, QUESTION), max_tokens=KILL_AT + 12, sampling=GREEDY)
+        while len(session.engine.tokenize(text, special=False, add_bos=False)) < PREFIX_TOKENS:
+            text += line
+    asked = (Message("system", text), SHORT_QUESTION)
+    return Request(asked, max_tokens=KILL_AT + 12, sampling=GREEDY)
 
 
 @contextmanager
