@@ -7,6 +7,7 @@ disk. A request is sent again only while nothing of its answer was shown, and ne
 from __future__ import annotations
 
 import dataclasses
+import random
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,7 @@ LONGEST_WAIT_S: Final = 60.0
 """The longest that one answer waits in all; an endpoint that wants more gets no second request."""
 
 _FIRST_WAIT_S: Final = 0.5
+_JITTER: Final = 1.25
 _LOOK_S: Final = 0.05
 _SPARE_BYTES: Final = 64
 """What a body may grow by when an endpoint wants a field called otherwise."""
@@ -186,9 +188,9 @@ class _Waits:
         self._n_failed += 1
         if not error.may_retry or self._n_failed >= MAX_ATTEMPTS:
             return None
-        wait_s = _FIRST_WAIT_S * self._n_failed
-        if error.retry_after_s is not None:
-            wait_s = max(error.retry_after_s, 0.0)
+        # Programs that failed together do not all come again together.
+        back_off_s = _FIRST_WAIT_S * 2 ** (self._n_failed - 1) * random.uniform(1, _JITTER)  # noqa: S311  # no secret
+        wait_s = error.retry_after_s or back_off_s
         if self._waited_s + wait_s > LONGEST_WAIT_S:
             return None
         self._waited_s += wait_s
