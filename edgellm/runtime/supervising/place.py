@@ -113,6 +113,8 @@ class Place:
             raise self.inquest.silent("load") from err
         except WorkerEnded as ended:
             self._starting = None
+            if cancelled():  # a session that is closed ends it
+                return None
             raise self.death(ended.ending) from ended
         except EdgeLLMError as err:
             self._starting = None

@@ -118,3 +118,38 @@ def test_closing_while_the_worker_is_started_again(stage, kit) -> None:
     while len(workers.started) < 2 or workers.started[1].ending is None:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+def test_closing_while_a_worker_is_started_anew_is_a_cancel(stage, kit) -> None:
+    """A session that is closed behind a death ends the answer as cancelled, and leaves no worker."""
+    anew = threading.Event()
+    killed = kit.Life(start=kit.died("load"), loading=anew)  # as it is when its process is ended
+    supervisor, workers = stage.open(kit.Life(3, kit.died()), killed)
+    events = supervisor.stream(kit.ASKED)
+    seen = [next(events) for _ in range(3)]
+
+    def close() -> None:
+        supervisor.close()
+        anew.set()
+
+    thread = threading.Timer(0.1, close)
+    thread.start()
+    seen += events
+    thread.join()
+    assert kit.Seen(seen).done.finish_reason == "cancelled"
+    assert all(worker.ending is not None for worker in workers.started)
+
+
+def test_a_worker_that_comes_behind_a_close_is_ended(stage, kit) -> None:
+    """A session that is closed in the moment before a worker is started holds none in the end."""
+    supervisor, workers = stage.open(kit.Life(3, kit.died()), kit.Life())
+    place = supervisor._place
+    begin = place._check_fit
+
+    def close_first(cancelled) -> None:
+        begin(cancelled)
+        supervisor.close()
+
+    place._check_fit = close_first
+    assert kit.see(supervisor).done.finish_reason == "cancelled"
+    assert all(worker.ending is not None for worker in workers.started)
