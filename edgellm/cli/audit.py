@@ -99,7 +99,10 @@ def restart(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put the log aside, damaged or not, and begin a new one. Nothing is deleted."""
+    """Put the log aside, damaged or too long, and begin a new one that names it. Nothing is deleted.
+
+    What was put aside can be looked into: `EDGELLM_HOME=FOLDER edgellm audit verify`, or `show`.
+    """
     from edgellm.cli import render
 
     if not yes and not _confirmed():

@@ -4,6 +4,9 @@ A record's line is JSON in one fixed spelling. Its last field is a keyed hash ov
 the record itself, so nobody without the key of this installation can write or change one; the file
 `audit.head`, keyed too, says how many there are, so the last ones cannot be cut off. What is not
 seen: all files put back together to an older copy.
+
+A record has some 700 bytes, and nothing deletes one. `restart` puts a log that became long aside, whole
+and with its key; the first record of the new one names it, and where it ended.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ LOG_NAME: Final = "audit.jsonl"
 HEAD_NAME: Final = "audit.head"
 KEY_NAME: Final = "audit.key"
 _KEY_BYTES: Final = 32
+_SHOWN_DIGITS: Final = 32
 _MAX_TAIL_BYTES: Final = 16 * MAX_LINE_BYTES
 _SET_ASIDE: Final = "`edgellm audit restart` puts it aside for whoever looks into it"
 
@@ -80,13 +84,17 @@ class AuditLog:
             RecordsUnavailable: it cannot be written, or the disk is full.
         """
         with self._records.locked(BOOK):
-            key, head = self._open()
-            mark = prompt_mac(key, prompt) if prompt else ""
-            stamped = replace(record, time_s=round(self._clock(), 3), prompt=mark)
-            line = line_of(key, head, stamped.to_wire())
-            self._add(line.text)
-            self._records.write(HEAD_NAME, head.behind(line).sealed(key))
-            return line.record_id
+            return self._append(record, prompt)
+
+    def _append(self, record: AuditRecord, prompt: bytes = b"") -> str:
+        """Add a record. The book is held."""
+        key, head = self._open()
+        mark = prompt_mac(key, prompt) if prompt else ""
+        stamped = replace(record, time_s=round(self._clock(), 3), prompt=mark)
+        line = line_of(key, head, stamped.to_wire())
+        self._add(line.text)
+        self._records.write(HEAD_NAME, head.behind(line).sealed(key))
+        return line.record_id
 
     def verify(self) -> int:
         """Return how many records there are, all of them as they were written; each request counts.
@@ -124,19 +132,37 @@ class AuditLog:
         return next((record for name, record in self.show() if name == record_id), None)
 
     def restart(self) -> Path | None:
-        """Put a log aside, whatever its state, and begin a new one; returns where the old one is."""
+        """Put a log aside, whatever its state, and begin a new one that names it.
+
+        Returns:
+            Where the old one is, or None without one. That folder is an `EDGELLM_HOME` of its own, so
+            that everything that reads a log can look into it.
+        """
         with self._records.locked(BOOK):
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(self._clock()))
-            aside = self._records.path / f"audit-{stamp}-{os.getpid()}"
+            aside = self._records.path / f"audit-{stamp}-{secrets.token_hex(4)}"
             names = (HEAD_NAME, LOG_NAME, KEY_NAME)
             there = [name for name in names if os.path.lexists(self._records.path / name)]
             if not there:
                 return None
+            ended = self._ended()
             with self._records.reaching():
-                aside.mkdir(mode=PRIVATE_DIR_MODE)
+                folder = Records(aside).path
+                for one in (aside, folder):
+                    one.mkdir(mode=PRIVATE_DIR_MODE)
                 for name in there:
-                    (self._records.path / name).rename(aside / name)
+                    (self._records.path / name).rename(folder / name)
+            reason = f"behind {aside.name}, {ended}"
+            self._append(AuditRecord("edgellm", "", "none", "restart", reason, finish="restarted"))
             return aside
+
+    def _ended(self) -> str:
+        """Say where the log ends; the book is held."""
+        try:
+            head = self._open()[1]
+        except RecordsDamaged:
+            return "which is damaged"
+        return f"{head.n_records} records up to {head.last[:_SHOWN_DIGITS]}"
 
     def _open(self) -> tuple[bytes, Head]:
         """Return the key and the true head: a kill may have come between a record and its count.

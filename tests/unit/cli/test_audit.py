@@ -87,8 +87,8 @@ def test_an_edited_record_is_found_and_the_log_can_be_put_aside(
     assert cli("audit", "restart", stdin=b"\n", terminal=True).code == 1
     assert log.exists()
     (line,) = cli("audit", "restart", "--json").lines
-    assert (Path(line["aside"]) / "audit.jsonl").exists()
-    assert cli("audit", "verify").out == "records: 0, all as they were written\n"
+    assert (Path(line["aside"]) / "records" / "audit.jsonl").exists()
+    assert cli("audit", "verify").out == "records: 1, all as they were written\n"
 
 
 def test_why_explains_one_answer(cli: Any, ids: list[str]) -> None:

@@ -259,10 +259,26 @@ def test_a_damaged_log_can_be_put_aside(log: AuditLog, records: Path) -> None:
     (records / LOG_NAME).write_bytes(whole[:-1])
     aside = log.restart()
     assert aside is not None
-    assert whole[:-1] == (aside / LOG_NAME).read_bytes()
-    assert 0 == log.verify()
+    assert whole[:-1] == (aside / "records" / LOG_NAME).read_bytes()
+    ((_, first),) = log.show()
+    assert first.reason == f"behind {aside.name}, which is damaged"
     written(log, 1)
-    assert 1 == log.verify()
+    assert 2 == log.verify()
+
+
+def test_a_long_log_can_be_put_aside(log: AuditLog, records: Path) -> None:
+    """The new one says how many records the old one has and how it ends; the old one can be checked."""
+    written(log)
+    last = json.loads((records / LOG_NAME).read_bytes().splitlines()[-1])["mac"]
+    aside = log.restart()
+    assert aside is not None
+    assert AuditLog(aside).verify() == 3
+    ((_, first),) = log.show()
+    assert first.reason == f"behind {aside.name}, 3 records up to {last[:32]}"
+    assert {0o700} == {stat.S_IMODE(one.stat().st_mode) for one in (aside, aside / "records")}
+    again = log.restart()
+    assert again is not None
+    assert "1 records up to" in next(log.show())[1].reason
 
 
 def test_a_log_that_is_a_link_is_refused(log: AuditLog, records: Path, tmp_path: Path) -> None:
