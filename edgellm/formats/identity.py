@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import threading
 import time
 from pathlib import Path
@@ -95,10 +96,15 @@ def _digest(file: BinaryIO, header: GgufHeader) -> str:
 
 
 class LoadingId:
-    """The content id of a file that is being loaded, worked out by a thread meanwhile."""
+    """The content id of a file that is being loaded, worked out by a thread meanwhile.
+
+    An engine maps its weights: who writes to their file changes them under it. From then on the id
+    is one that no file has, for what is computed is of no file.
+    """
 
     def __init__(self, path: Path, header: GgufHeader) -> None:
         self._path = path
+        self._header = header
         self._before = _which(path)
         self._found: str | EdgeLLMError = ""
         self._thread = threading.Thread(target=self._run, args=(header,), daemon=True)
@@ -109,6 +115,9 @@ class LoadingId:
             self._found = content_id(self._path, header)
         except EdgeLLMError as err:
             self._found = err
+        else:
+            if self._was_written_to():
+                self._found = secrets.token_hex(16)
 
     def check_unchanged(self) -> None:
         """Make sure that the file loaded is the file named.
@@ -122,7 +131,7 @@ class LoadingId:
             )
 
     def result(self) -> str:
-        """Wait for the id and return it.
+        """Wait for the id and return it; the file is read again where its times have changed since.
 
         Raises:
             ModelNotFound, ModelCorrupt, ModelUnsupported: the file could not be read to its end.
@@ -130,7 +139,22 @@ class LoadingId:
         self._thread.join()
         if isinstance(self._found, EdgeLLMError):
             raise self._found
+        if self._was_written_to():
+            self._before = _which(self._path)
+            if not self._is_still(self._found):
+                self._found = secrets.token_hex(16)
         return self._found
+
+    def _was_written_to(self) -> bool:
+        """Return whether the file loaded has other times; one put in its place leaves it as it is."""
+        now, before = _which(self._path), self._before
+        return now is not None and before is not None and now != before and now[:2] == before[:2]
+
+    def _is_still(self, found: str) -> bool:
+        try:
+            return content_id(self._path, self._header) == found
+        except EdgeLLMError:
+            return False
 
 
 def _which(path: Path) -> list[int] | None:

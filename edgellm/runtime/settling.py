@@ -143,6 +143,8 @@ class Settling:
         storing, fingerprint = self._storing, self._fingerprint
         if storing is None or fingerprint is None:
             return False
+        if self._engine.fingerprint().digest() != fingerprint.digest():
+            return False  # the model file was written to while this prompt was read
         restored = storing.measure(self._engine, fingerprint, state)
         passed, self._passed = self._passed, []
         for at in passed:

@@ -144,6 +144,27 @@ def test_one_byte_of_the_weights_is_another_model(
         assert found.text == answer(model, "--snapshot", "off").text
 
 
+def test_weights_written_to_while_in_use_make_no_snapshot_of_either_file(
+    open_keeping: Open, ask_in: Answer, answer: Answer, tiny_models: Path, tmp_path: Path
+) -> None:
+    """F-PC-03: they are mapped, and change under the session; what it keeps then is nobody else's."""
+    model = tmp_path / "model.gguf"
+    shutil.copy(tiny_models / "tiny-llama.gguf", model)
+    content = model.read_bytes()
+    half = len(content) // 2
+    session = open_keeping(model)
+    ask_in(session, SYSTEM, "Hello")
+    for data in (content[:half] + bytes(b ^ 0x11 for b in content[half:]), content):
+        with model.open("r+b") as file:
+            file.write(data)
+        ask_in(session, OTHER, "Hello")
+    for data in (content, content[:half] + bytes(b ^ 0x11 for b in content[half:])):
+        model.write_bytes(data)
+        found = answer(model, system=OTHER)
+        assert (found.code, found.n_reused) == ("not_stored", 0)
+        assert found.text == answer(model, "--snapshot", "off", system=OTHER).text
+
+
 @pytest.mark.parametrize("what", ["no bytes", "folder", "pipe"])
 def test_what_is_no_snapshot_under_its_name(
     run_edgellm: Any, answer: Answer, tiny_models: Path, edgellm_home: Path, what: str

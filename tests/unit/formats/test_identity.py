@@ -154,3 +154,35 @@ def test_a_file_that_vanishes_is_an_error_of_the_result(model: Path):
     model.unlink()
     with pytest.raises(ModelNotFound):
         LoadingId(model, header).result()
+
+
+def test_what_is_written_to_while_in_use_has_an_id_of_its_own(model: Path):
+    """Never the new one, nor the old one again: weights of both may be in use. A touch is no change."""
+    loading = LoadingId(model, read_header(model))
+    first = loading.result()
+    os.utime(model, ns=(5, 5))
+    model.chmod(0o640)
+    assert loading.result() == first
+    content = model.read_bytes()
+    with model.open("r+b") as file:
+        file.write(content[:-3] + b"abc")
+    changed = loading.result()
+    assert len(changed) == len(first)
+    assert changed not in {first, name_of(model)}
+    assert loading.result() == changed
+    with model.open("r+b") as file:
+        file.write(content)
+    assert loading.result() not in {first, name_of(model)}
+
+
+def test_another_file_in_its_place_leaves_the_one_in_use(model: Path, tmp_path: Path):
+    """It is mapped whatever its name leads to now, and where it is gone."""
+    loading = LoadingId(model, read_header(model))
+    first = loading.result()
+    other = shutil.copyfile(model, tmp_path / "other.gguf")
+    with other.open("r+b") as file:
+        file.write(b"something else")
+    other.replace(model)
+    assert loading.result() == first
+    model.unlink()
+    assert loading.result() == first
