@@ -17,7 +17,7 @@ from edgellm.runtime.notices import Notices
 from edgellm.runtime.sampling import Sampler
 from edgellm.runtime.saving import Saving
 from edgellm.runtime.session import Step
-from edgellm.runtime.text import TextJoiner
+from edgellm.runtime.text import TextJoiner, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -101,7 +101,7 @@ class Answering:
         except Cancelled:
             self._engine.truncate(0)
             usage = Usage(n_prompt, 0, len(journal))
-            text = self._shown(journal, request.stop)
+            text = text_of(map(self._vocab.piece, journal), request.stop)
             yield Step(Done(text, "cancelled", usage=usage, seed=sampler.seed))
             return
         yield from self._decode(request, prompt, filled, sampler, started, cancelled, journal)
@@ -213,11 +213,6 @@ class Answering:
             cancelled=cancelled,
             journal=journal,
         )
-
-    def _shown(self, journal: Sequence[int], stop: tuple[str, ...]) -> str:
-        """Return the text that was shown when these tokens had been chosen."""
-        joiner = TextJoiner(stop)
-        return "".join([joiner.feed(self._vocab.piece(token)) for token in journal])
 
     def _timings(self, filled: Prefilled, ttft_s: float, outcome: Outcome) -> Timings:
         per_s = outcome.n_decoded / outcome.decode_s if outcome.decode_s else 0.0

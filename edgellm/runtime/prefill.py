@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.core import SnapshotUse, Tier
 from edgellm.errors import SnapshotIncompatible
 from edgellm.runtime.keeper import Keeper
+from edgellm.runtime.marks import Marks
 from edgellm.runtime.settling import Settling
 from edgellm.runtime.starting import Starting
 from edgellm.runtime.turns import text_name
@@ -95,9 +96,9 @@ class Prefiller:
         self._engine = engine
         self._storing = storing
         self._off = SnapshotUse(Tier.OFF.value, "", f"off: {off_reason}", "off")
-        self._min_tokens = min_tokens
-        self._keeps_turns = keeps_turns
-        self._starting = Starting(engine, storing, min_tokens=min_tokens, keeps_turns=keeps_turns)
+        self._marks = Marks(min_tokens, keeps_turns)
+        self._starting = Starting(engine, storing, self._marks)
+        self._footing = self._starting.footing
 
     def run(
         self, prompt: Prompt, live: Live | None, stopped: Callable[[], bool] = never
@@ -131,7 +132,7 @@ class Prefiller:
         return (
             self._off
             if self._storing is None
-            else SnapshotUse(self._starting.held.tier.value, key, reason, code)
+            else SnapshotUse(self._footing.held.tier.value, key, reason, code)
         )
 
     def keep_answer(self, live: Live) -> Unsaved | None:
@@ -144,11 +145,11 @@ class Prefiller:
             What is to be written, or None where nothing is kept.
         """
         storing, engine = self._storing, self._engine
-        if not self._keeps_turns or engine.snapshot_block() or live.text is None:
+        if not self._marks.keeps_turns or engine.snapshot_block() or live.text is None:
             return None
-        held = self._starting.held
+        held = self._footing.held
         fingerprint = held.fingerprint(engine.fingerprint())
-        is_kept = not held.is_converted and len(live.tokens) >= self._min_tokens
+        is_kept = not held.is_converted and len(live.tokens) >= self._marks.min_tokens
         is_kept = is_kept and storing is not None and not storing.refusal(fingerprint)
         if not is_kept and not engine.restore_moves:
             return None
@@ -158,12 +159,12 @@ class Prefiller:
             if storing is not None and is_kept:
                 name = text_name(live.text, live.cuts, live.controls)
                 keeper = Keeper(engine, storing, held)
-                cuts = self._starting.history_after(live, len(live.tokens))
-                base = self._starting.base_below(len(live.tokens))
+                cuts = self._footing.history_after(live, len(live.tokens))
+                base = self._footing.base_below(len(live.tokens))
                 kept = keeper.keep(fingerprint, live.tokens, state, base, name, cuts=cuts)
                 if kept.unsaved is not None:
                     key = storing.store.key(fingerprint, live.tokens, cuts=cuts)
-                    self._starting.base = base.with_longer(key, len(live.tokens))
+                    self._footing.base = base.with_longer(key, len(live.tokens))
             if engine.restore_moves and not (kept and kept.was_restored):
                 engine.restore(state)
         except (SnapshotIncompatible, MemoryError):
@@ -172,19 +173,19 @@ class Prefiller:
 
     def _read(self, prompt: Prompt, start: Start) -> Prefilled:
         """Decode what is missing, segment by segment, and settle the memory at every cut."""
-        starting = self._starting
-        starting.held.keep(start.n_tokens)
-        segments = starting.segments(prompt)
+        footing = self._footing
+        footing.held.keep(start.n_tokens)
+        segments = self._marks.segments(prompt)
         settling = Settling(
             self._engine,
-            starting.held,
+            footing.held,
             self._storing,
             tokens=prompt.tokens,
             ends=segments,
             n_prefix=prompt.n_prefix,
             start=start,
-            base=start.base if start.base.key else starting.base.up_to(start.n_tokens),
-            history=starting.history,
+            base=start.base if start.base.key else footing.base.up_to(start.n_tokens),
+            history=footing.history,
         )
         ends = tuple(end for end in segments if end > start.n_tokens)
         begun = perf_counter()
@@ -193,9 +194,9 @@ class Prefiller:
             logits, decode_s = self._decoded(prompt.tokens, start.n_tokens, ends, settling)
             failed.pop_all()
         took_s = perf_counter() - begun
-        starting.ends = (*starting.ends, *ends)
-        starting.history = settling.cuts
-        starting.base = settling.base
+        footing.ends = (*footing.ends, *ends)
+        footing.history = settling.cuts
+        footing.base = settling.base
         if not settling.unsaved:
             start.let_in()
         return Prefilled(

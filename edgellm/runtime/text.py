@@ -7,6 +7,10 @@ first stop string. How the bytes were cut into tokens makes no difference.
 from __future__ import annotations
 
 import codecs
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class TextJoiner:
@@ -50,6 +54,12 @@ class TextJoiner:
         n_safe = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[n_safe:]
         return text[:n_safe]
+
+
+def text_of(pieces: Iterable[bytes], stop: tuple[str, ...] = ()) -> str:
+    """Return the text that was shown when these pieces had come, what is held back left out."""
+    joiner = TextJoiner(stop)
+    return "".join([joiner.feed(piece) for piece in pieces])
 
 
 def _first_complete(text: str, stops: tuple[str, ...]) -> int | None:
