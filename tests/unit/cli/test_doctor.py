@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from edgellm.config import config_path, set_value
-from edgellm.runtime import doctoring
+from edgellm.runtime import doctoring, machine_checks
 from edgellm.runtime.doctoring import Check
 from edgellm.runtime.engine_probe import EngineProbe
 
@@ -40,7 +40,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes its time."""
-    monkeypatch.setattr(doctoring, "measure", lambda *_: None)
+    monkeypatch.setattr(machine_checks, "measure", lambda *_: None)
     monkeypatch.setattr(doctoring, "probe_llama", lambda: EngineProbe(version="1"))
 
 
@@ -80,7 +80,7 @@ def test_a_home_that_is_a_file(cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
     """Nothing can be kept there: settings and disk fail, and the rest is told."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("EDGELLM_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(doctoring, "measure", lambda *_: 9.0)
+    monkeypatch.setattr(machine_checks, "measure", lambda *_: 9.0)
     result = cli("doctor", "--json")
     found = {check["name"]: check for check in result.lines[0]["checks"]}
     statuses = [found[name]["status"] for name in ("settings", "disk")]

@@ -14,7 +14,7 @@ from edgellm.errors import EndpointError
 from edgellm.hw.gpu import GpuFacts
 from edgellm.hw.memory import MemoryFacts
 from edgellm.hw.storage import StorageFacts
-from edgellm.runtime import doctoring
+from edgellm.runtime import doctoring, machine_checks
 from edgellm.runtime.doctoring import (
     checkup,
     endpoint_check,
@@ -53,7 +53,7 @@ def by_name(checks: list[Check] | tuple[Check, ...]) -> dict[str, Check]:
 
 def test_all_checks_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is made once, none is left out, and this machine is fit to answer."""
-    monkeypatch.setattr(doctoring, "measure", lambda *_: 12.5)
+    monkeypatch.setattr(machine_checks, "measure", lambda *_: 12.5)
     found = by_name(tuple(checkup()))
     assert [
         *("settings", "CPU", "threads", "llama.cpp", "ONNX Runtime", "GPU", "memory"),
@@ -110,11 +110,11 @@ def test_onnx_names_its_providers(
 def test_a_gpu_that_the_engine_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """It warns, with the switch to build with; one that it can use is fine."""
     card = GpuFacts("card", "cuda", 8 * GIB, 7 * GIB, "8.9")
-    monkeypatch.setattr(doctoring, "gpu_kinds", lambda _: frozenset())
+    monkeypatch.setattr(machine_checks, "gpu_kinds", lambda _: frozenset())
     (check,) = gpu_checks((card,))
     assert check.status == "warning"
     assert "-DGGML_CUDA=on" in check.hint
-    monkeypatch.setattr(doctoring, "gpu_kinds", lambda _: frozenset({"cuda"}))
+    monkeypatch.setattr(machine_checks, "gpu_kinds", lambda _: frozenset({"cuda"}))
     (check,) = gpu_checks((card,))
     assert (check.status, check.hint) == ("ok", "")
     assert "8.9" in check.found
@@ -131,7 +131,7 @@ def test_a_gpu_that_the_engine_cannot_use(monkeypatch: pytest.MonkeyPatch) -> No
 def test_little_memory(monkeypatch: pytest.MonkeyPatch, limited_by: str, hint: str) -> None:
     """The figure that plans use, its source, and what would raise it."""
     facts = MemoryFacts(GIB // 2, GIB, limited_by, "/sys/fs/cgroup/memory.max")
-    monkeypatch.setattr(doctoring, "memory_facts", lambda: facts)
+    monkeypatch.setattr(machine_checks, "memory_facts", lambda: facts)
     check = memory_check()
     assert (check.status, check.hint) == ("warning", hint)
     assert "536.9 MB of 1.1 GB" in check.found
@@ -147,24 +147,24 @@ def test_a_disk(
 ) -> None:
     """One that cannot be written fails, a slow one warns."""
     facts = StorageFacts(Path("/home/u"), 10 * GIB, write, read)
-    monkeypatch.setattr(doctoring, "storage_facts", lambda _: facts)
-    assert doctoring._storage().status == status
+    monkeypatch.setattr(machine_checks, "storage_facts", lambda _: facts)
+    assert machine_checks.storage_check().status == status
 
 
 def test_too_little_memory_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the bandwidth stays unknown, and nothing fails."""
-    monkeypatch.setattr(doctoring, "measure", lambda *_: None)
-    assert doctoring._bandwidth().status == "skipped"
+    monkeypatch.setattr(machine_checks, "measure", lambda *_: None)
+    assert machine_checks.bandwidth_check().status == "skipped"
 
 
 def test_an_old_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it lacks for speed is named; one that says nothing is not called slow."""
-    monkeypatch.setattr(doctoring, "cpu_flags", lambda: frozenset({"sse2", "avx"}))
-    assert "without avx2, f16c, fma" in doctoring._cpu().found
-    monkeypatch.setattr(doctoring, "cpu_flags", lambda: frozenset({"asimd"}))
-    assert "without asimddp" in doctoring._cpu().found
-    monkeypatch.setattr(doctoring, "cpu_flags", frozenset)
-    assert "not known" in doctoring._cpu().found
+    monkeypatch.setattr(machine_checks, "cpu_flags", lambda: frozenset({"sse2", "avx"}))
+    assert "without avx2, f16c, fma" in machine_checks.cpu_check().found
+    monkeypatch.setattr(machine_checks, "cpu_flags", lambda: frozenset({"asimd"}))
+    assert "without asimddp" in machine_checks.cpu_check().found
+    monkeypatch.setattr(machine_checks, "cpu_flags", frozenset)
+    assert "not known" in machine_checks.cpu_check().found
 
 
 class Backend:
