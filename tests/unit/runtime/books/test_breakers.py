@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,22 +16,8 @@ KEY = local_key("sha", "cpu", 4096)
 ORIGIN = "https://api.example.com"
 
 
-class Clock:
-    """A clock that tests turn."""
-
-    now_s = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def book(edgellm_home: Path, clock: Clock) -> BreakerBook:
+def book(edgellm_home: Path, clock: Any) -> BreakerBook:
     return BreakerBook(edgellm_home, clock=clock)
 
 
@@ -43,7 +30,7 @@ def test_contexts_of_one_power_of_two_share_a_breaker() -> None:
 
 
 def test_a_program_that_starts_again_knows(
-    book: BreakerBook, clock: Clock, edgellm_home: Path
+    book: BreakerBook, clock: Any, edgellm_home: Path
 ) -> None:
     """Two deaths open it for the next process too; after rest, looks and a decode it is closed."""
     assert "closed" == book.local_state(KEY)
@@ -67,7 +54,7 @@ def test_looks_and_decodes_of_a_sound_model_write_nothing(
     assert not (edgellm_home / "records").exists()
 
 
-def test_an_endpoint_rests_for_all(book: BreakerBook, clock: Clock, edgellm_home: Path) -> None:
+def test_an_endpoint_rests_for_all(book: BreakerBook, clock: Any, edgellm_home: Path) -> None:
     """Five failures open it; one process has the careful try, the others do not."""
     for _ in range(5):
         book.note_failure(ORIGIN, "connect", settings="s")
