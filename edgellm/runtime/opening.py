@@ -28,6 +28,9 @@ def open_session(path: Path, options: SessionOptions) -> Session:
         from edgellm.runtime.supervising.recorded import Recorded
 
         return Recorded(open_local(path, options), options)
-    from edgellm.runtime.supervising.assembling import open_supervisor
+    from edgellm.runtime.worker.spawning import SPAWNER
 
-    return open_supervisor(path, options)
+    with SPAWNER.ahead():  # it imports while the model's header is read here
+        from edgellm.runtime.supervising.assembling import open_supervisor
+
+        return open_supervisor(path, options)

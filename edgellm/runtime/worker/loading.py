@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
     from edgellm.runtime.worker.messages import Open
     from edgellm.store.remote import RemoteTier
     from edgellm.store.snapshots import SnapshotStore
+
+
+def import_ahead() -> None:
+    """Import what every model needs, before it is known which one it is.
+
+    Where something is missing it is looked for once more when the model is loaded: then the
+    program's own folders are known.
+    """
+    with suppress(ImportError):
+        for name in ("local", "worker.watched"):
+            import_module(f"edgellm.runtime.{name}")
 
 
 def load_session(

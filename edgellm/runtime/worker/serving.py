@@ -18,7 +18,7 @@ from edgellm.errors import Cancelled, EdgeLLMError, EngineUnavailable
 from edgellm.runtime.worker import messages
 from edgellm.runtime.worker.frames import Raw, TokenMade, encode_token, read_frame
 from edgellm.runtime.worker.hardening import enforced
-from edgellm.runtime.worker.loading import load_session
+from edgellm.runtime.worker.loading import import_ahead, load_session
 from edgellm.runtime.worker.messages import (
     Broke,
     Cancel,
@@ -96,6 +96,7 @@ class Worker:
             return BROKE_CODE
 
     def _served(self) -> int:
+        import_ahead()
         order = self._next()
         if not isinstance(order, Open):
             return _GONE_CODE

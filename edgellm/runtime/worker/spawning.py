@@ -10,7 +10,7 @@ import os
 import subprocess
 import threading
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from edgellm.runtime.worker.interpreter import package_root, worker_command
 from edgellm.runtime.worker.threads import start_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 Process = subprocess.Popen[bytes]
@@ -31,25 +32,53 @@ class Spawner:
 
     def __init__(self) -> None:
         self._asked: SimpleQueue[Future[Process]] = SimpleQueue()
+        self._ahead: list[Future[Process]] = []
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def spawn(self) -> Process:
-        """Start a worker with pipes at its stdin, stdout and stderr.
+        """Start a worker with pipes at its stdin, stdout and stderr, or give one started ahead.
 
         Raises:
             EngineUnavailable: there is no interpreter, or the system starts no process.
         """
-        with self._lock:
-            if self._thread is None:
-                self._thread = start_thread(self._run, "edgellm-spawner")
-        future: Future[Process] = Future()
-        self._asked.put(future)
+        try:
+            future = self._ahead.pop()
+        except IndexError:
+            future = self._ask()
         with ExitStack() as interrupted:  # then nobody will hold what is on its way
             interrupted.callback(future.add_done_callback, _put_down)
             process = future.result()
             interrupted.pop_all()
         return process
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Start a worker that `spawn` will give, which imports meanwhile what every model needs.
+
+        One that nobody has taken when the block ends is put down, without waiting for it. What its
+        start fails with is raised by `spawn`.
+        """
+        try:
+            future = self._ask()
+        except EngineUnavailable:  # as `spawn` will say, if it comes to that
+            yield
+            return
+        self._ahead.append(future)
+        try:
+            yield
+        finally:
+            if future in self._ahead:  # a future is equal to itself alone
+                self._ahead.remove(future)
+                future.add_done_callback(_put_down)
+
+    def _ask(self) -> Future[Process]:
+        with self._lock:
+            if self._thread is None:
+                self._thread = start_thread(self._run, "edgellm-spawner")
+        future: Future[Process] = Future()
+        self._asked.put(future)
+        return future
 
     def _run(self) -> None:
         while True:  # no name here holds what was started

@@ -85,7 +85,7 @@ def test_what_a_library_prints_is_no_frame(worker, tmp_path):
     """Standard output is not where frames go, so that nothing printed damages one."""
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os, sys\nsys.addaudithook(lambda event, _: event == 'import' and "
-        "_[0] == 'edgellm.runtime.local' and os.write(1, b'hello from a library\\n'))\n"
+        "_[0] == 'edgellm.runtime.answering' and os.write(1, b'hello from a library\\n'))\n"
     )
     orders = orders_for(tmp_path / "none.gguf", SessionOptions(snapshot=Tier.OFF))
     process = worker(PYTHONPATH=str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -106,3 +107,42 @@ def test_an_interrupt_while_a_worker_starts_leaves_none_behind(monkeypatch, slee
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
     assert sleeping[0].returncode == -9
+
+
+def test_a_worker_started_ahead_is_the_one_that_is_given(sleeping):
+    """What was started while something else was done is taken first, once."""
+    spawner = Spawner()
+    with spawner.ahead():
+        first, second = spawner.spawn(), spawner.spawn()
+    assert sleeping == [first, second]
+    assert first.poll() is second.poll() is None
+
+
+@pytest.mark.parametrize("error", [None, OSError])
+def test_a_worker_started_ahead_that_nobody_takes_is_ended(sleeping, error):
+    """Where the model is refused, or another holds it, no process is left behind."""
+    spawner = Spawner()
+    with contextlib.suppress(OSError), spawner.ahead():
+        while not sleeping:
+            time.sleep(0.001)
+        if error is not None:
+            raise error
+    (process,) = sleeping
+    assert process.wait(5) == -9
+    assert spawner.spawn() is sleeping[1]
+
+
+def test_a_start_ahead_that_fails_is_told_where_the_worker_is_wanted(monkeypatch, no_threads):
+    """Neither a missing thread nor a refused process ends the block; `spawn` says what it was."""
+
+    def start() -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    spawner = Spawner()
+    no_threads(0)
+    with spawner.ahead(), pytest.raises(EngineUnavailable, match="thread"):
+        spawner.spawn()
+    no_threads(1)
+    monkeypatch.setattr(spawning, "_start", start)
+    with spawner.ahead(), pytest.raises(EngineUnavailable, match="allocate memory"):
+        spawner.spawn()
