@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from edgellm.kernels import _choice, _numpy
 from edgellm.kernels._casts import bf16_to_f16, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16
 from edgellm.kernels._codec import (
+    Axis,
     Packed,
     PackedShapes,
     pack_channels,
     pack_tokens,
     packed_shapes,
     unpack_channels,
+    unpack_each,
     unpack_tokens,
 )
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "Axis",
     "Packed",
     "PackedShapes",
     "available_isas",
@@ -40,6 +43,7 @@ __all__ = [
     "packed_shapes",
     "transpose_f16",
     "unpack_channels",
+    "unpack_each",
     "unpack_tokens",
 ]
 

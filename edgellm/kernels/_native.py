@@ -14,11 +14,12 @@ import numpy as np
 from edgellm.kernels._numpy import rows_follow
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 CASTS: Final = ("f32_f16", "f16_f32", "f32_bf16", "bf16_f32", "bf16_f16")
 _ITEM_BYTES: Final = 2
 _Element = TypeVar("_Element", bound=np.generic)
@@ -50,6 +51,7 @@ class NativeKernels:
             self._transpose_f16 = lib.ekv_transpose_f16
             self._pack = (lib.ekv_pack_chan, lib.ekv_pack_tok)
             self._unpack = (lib.ekv_unpack_chan, lib.ekv_unpack_tok)
+            self._unpack_each = (lib.ekv_unpack_chan_each, lib.ekv_unpack_tok_each)
             self._casts = {name: getattr(lib, f"ekv_cast_{name}") for name in CASTS}
         except (OSError, AttributeError) as err:
             raise NativeUnavailable(f"{path}: {err}") from err
@@ -65,6 +67,8 @@ class NativeKernels:
             pack.argtypes = [pointer, stride, *counts, *packed]
         for unpack in self._unpack:
             unpack.argtypes = [*packed, *counts, pointer, stride, stride]
+        for unpack in self._unpack_each:
+            unpack.argtypes = [size, size, *packed, *counts, pointer, stride, stride]
         for cast in self._casts.values():
             cast.argtypes = [pointer, size, pointer]
 
@@ -155,7 +159,6 @@ class NativeKernels:
             return
         codes, scale = _dense(codes), _dense(scale)
         minimum = None if minimum is None else _dense(minimum)
-        strides = (_row_stride(out), 1) if rows_follow(out) else (1, _row_stride(out.T))
         _call(
             self._unpack[axis],
             codes.ctypes.data,
@@ -165,7 +168,43 @@ class NativeKernels:
             bits,
             group,
             out.ctypes.data,
-            *strides,
+            *_two_strides(out),
+        )
+
+    def unpack_each(
+        self,
+        codes: NDArray[np.uint8],
+        scale: NDArray[np.uint16],
+        minimum: NDArray[np.uint16] | None,
+        axis: int,
+        bits: int,
+        group: int,
+        outs: Sequence[NDArray[np.uint16]],
+    ) -> None:
+        """Do `unpack` for every matrix of the first axis; with one call where they lie alike."""
+        packed: list[NDArray[Any]] = [codes, scale, *([] if minimum is None else [minimum])]
+        steps = {array.strides[0] for array in packed}
+        strides = {out.strides for out in outs}
+        is_even = len(steps) == len(strides) == 1 and outs[0].size > 0
+        is_even = is_even and all(array[0].flags.c_contiguous for array in packed)
+        if not is_even or not all(array.flags.aligned for array in (*packed, *outs)):
+            for i, out in enumerate(outs):
+                its_minimum = None if minimum is None else minimum[i]
+                self.unpack(codes[i], scale[i], its_minimum, axis, bits, group, out)
+            return
+        out = outs[0]
+        _call(
+            self._unpack_each[axis],
+            len(outs),
+            steps.pop(),
+            codes.ctypes.data,
+            scale.ctypes.data,
+            _address(minimum),
+            *out.shape,
+            bits,
+            group,
+            (ctypes.c_void_p * len(outs))(*[out.ctypes.data for out in outs]),
+            *_two_strides(out),
         )
 
     def cast(self, name: str, x: NDArray[Any], out: NDArray[Any]) -> None:
@@ -202,6 +241,11 @@ def _row_stride(array: NDArray[np.uint16]) -> int:
     """Give the elements from row to row; with one row, whatever the strides say, its length."""
     n_rows, n_columns = array.shape
     return n_columns if n_rows == 1 else array.strides[0] // _ITEM_BYTES
+
+
+def _two_strides(out: NDArray[np.uint16]) -> tuple[int, int]:
+    """Give the elements from token to token and from channel to channel."""
+    return (_row_stride(out), 1) if rows_follow(out) else (1, _row_stride(out.T))
 
 
 def _text(name: bytes | None) -> str:

@@ -50,19 +50,27 @@ def transpose_f16(x: NDArray[np.uint16], out: NDArray[np.uint16]) -> None:
 
 
 def check_matrix(name: str, array: NDArray[Any], dtype: type[np.generic] = np.uint16) -> None:
-    """Refuse what is not a matrix of `dtype` in this machine's byte order.
+    """Refuse what is not a matrix of `dtype` in this machine's byte order; see `check_array`."""
+    check_array(name, array, 2, dtype)
+
+
+def check_array(
+    name: str, array: NDArray[Any], n_axes: int, dtype: type[np.generic] = np.uint16
+) -> None:
+    """Refuse what is not an array of `dtype` in this machine's byte order.
 
     Raises:
         TypeError: not an array, or of another dtype.
-        ValueError: not two dimensions.
+        ValueError: of another number of dimensions.
     """
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         kind, wanted = getattr(array, "dtype", type(array).__name__), np.dtype(dtype).name
         raise TypeError(
             f"{name} must be an array of {wanted}, not {kind}; use `.view(np.{wanted})`"
         )
-    if array.ndim != 2:
-        raise ValueError(f"{name} must have two dimensions, not shape {array.shape}")
+    if array.ndim != n_axes:
+        count = {2: "two", 3: "three"}[n_axes]
+        raise ValueError(f"{name} must have {count} dimensions, not shape {array.shape}")
 
 
 def rows_follow(array: NDArray[np.uint16]) -> bool:

@@ -145,6 +145,40 @@ int ekv_unpack_tok(const uint8_t *codes, const uint16_t *scale, const uint16_t *
   return 0;
 }
 
+// Calls `unpack` with the arrays of each of `n` matrices. All but the outputs' addresses is refused, if
+// at all, by the first call; the addresses are looked at before it.
+template <typename Unpack>
+static int each(size_t n, size_t step, const uint8_t *codes, const uint16_t *scale,
+                const uint16_t *minimum, uint16_t *const *ys, Unpack unpack) {
+  if (step % kItem != 0 || (n != 0 && ys == nullptr)) return -EINVAL;
+  for (size_t i = 0; i < n; ++i) {
+    if (!aligned(ys[i], kItem)) return -EINVAL;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const size_t at = i * (step / kItem);
+    const int status = unpack(codes + i * step, scale + at,
+                              minimum == nullptr ? nullptr : minimum + at, ys[i]);
+    if (status != 0) return status;
+  }
+  return 0;
+}
+
+int ekv_unpack_chan_each(size_t n, size_t step, const uint8_t *codes, const uint16_t *scale,
+                         const uint16_t *minimum, size_t n_tokens, size_t n_channels, int bits,
+                         size_t group, uint16_t *const *ys, ptrdiff_t ldt, ptrdiff_t ldc) {
+  return each(n, step, codes, scale, minimum, ys, [&](auto c, auto s, auto m, auto y) {
+    return ekv_unpack_chan(c, s, m, n_tokens, n_channels, bits, group, y, ldt, ldc);
+  });
+}
+
+int ekv_unpack_tok_each(size_t n, size_t step, const uint8_t *codes, const uint16_t *scale,
+                        const uint16_t *minimum, size_t n_tokens, size_t n_channels, int bits,
+                        size_t group, uint16_t *const *ys, ptrdiff_t ldt, ptrdiff_t ldc) {
+  return each(n, step, codes, scale, minimum, ys, [&](auto c, auto s, auto m, auto y) {
+    return ekv_unpack_tok(c, s, m, n_tokens, n_channels, bits, group, y, ldt, ldc);
+  });
+}
+
 // Casts: n elements, both buffers aligned to their elements.
 template <typename In, typename Out>
 static int cast(void (*row)(const In *, size_t, Out *), const In *x, size_t n, Out *y) {

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EKV_ABI_VERSION 2
+#define EKV_ABI_VERSION 3
 #define EKV_API __attribute__((visibility("default")))
 
 #ifdef __cplusplus
@@ -61,6 +61,17 @@ EKV_API int ekv_unpack_chan(const uint8_t *codes, const uint16_t *scale, const u
 EKV_API int ekv_unpack_tok(const uint8_t *codes, const uint16_t *scale, const uint16_t *minimum,
                            size_t n_tokens, size_t n_channels, int bits, size_t group, uint16_t *y,
                            ptrdiff_t ldt, ptrdiff_t ldc);
+
+/* The same of n packed matrices of one shape: the arrays of each lie step bytes (an even number)
+ * behind those of the one before, and the i-th is written to ys[i]. */
+EKV_API int ekv_unpack_chan_each(size_t n, size_t step, const uint8_t *codes,
+                                 const uint16_t *scale, const uint16_t *minimum, size_t n_tokens,
+                                 size_t n_channels, int bits, size_t group, uint16_t *const *ys,
+                                 ptrdiff_t ldt, ptrdiff_t ldc);
+EKV_API int ekv_unpack_tok_each(size_t n, size_t step, const uint8_t *codes, const uint16_t *scale,
+                                const uint16_t *minimum, size_t n_tokens, size_t n_channels,
+                                int bits, size_t group, uint16_t *const *ys, ptrdiff_t ldt,
+                                ptrdiff_t ldc);
 
 /* Casts of n elements, rounding to nearest, ties to even. NaNs stay NaNs with their sign and first
  * payload bits and become quiet, except that bf16_f32 moves bits. float pointers are aligned to 4. */
