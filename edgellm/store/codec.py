@@ -8,28 +8,22 @@ values in one), those with a value that is not finite, and those that would not 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgellm.core import Tier
-from edgellm.errors import SnapshotCorrupt
-from edgellm.kernels import pack_channels, pack_tokens, unpack_channels, unpack_tokens
+from edgellm.kernels import pack_channels, pack_tokens
 from edgellm.store.layout import is_cut
 from edgellm.store.runs import run_of
 from edgellm.store.state import KVState, PackedPart, PackedSection, PackedState, Part, Section
 from edgellm.store.tiers import PACKED_TYPE
+from edgellm.store.unpacking import finite_groups, is_finite, unpack_sections
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from edgellm.kernels import Packed
-
     Rows = NDArray[np.unsignedinteger[Any]]
-
-_EXPONENT: Final = np.uint16(0x7C00)
-_WITHOUT_SIGN: Final = np.uint16(0x7FFF)
-_MAX_F16: Final = 65504.0
 
 
 def pack_state(state: KVState, tier: Tier, base_tokens: int = 0) -> KVState | PackedState:
@@ -111,7 +105,7 @@ def _unpacked(
     rows = np.empty((n_before + section.shape[0], section.shape[1]), np.uint16)
     if before is not None:
         rows[:n_before] = before
-    unpack_section(section, part.first, tier, rows[n_before:])
+    unpack_sections([section], part.first, tier, section.run[None], [rows[n_before:]])
     return Section(section.layer, section.role, section.type, rows)
 
 
@@ -131,12 +125,12 @@ def _pack(section: Section, first: int, tier: Tier) -> PackedSection | None:
     if section.type != PACKED_TYPE or run is None:
         return None
     rows = section.rows
-    if not _is_finite(rows):
+    if not is_finite(rows):
         return None
     n_exact = run.exact.shape[0]
     pack = pack_channels if section.role == "K" else pack_tokens
     packed = pack(rows[n_exact:], bits=run.coding.bits, group=run.coding.group)
-    if not _all_finite(packed, run.coding.bits):
+    if not finite_groups(packed, run.coding.bits).all():
         return None
     content = np.zeros(run.n_bytes, np.uint8)
     run.exact.halves(content)[...] = rows[:n_exact]
@@ -145,53 +139,3 @@ def _pack(section: Section, first: int, tier: Tier) -> PackedSection | None:
         run.minimum.halves(content)[...] = packed.minimum
     run.codes.codes(content)[...] = packed.codes
     return PackedSection(section.layer, section.role, section.type, shape, content)
-
-
-def unpack_section(section: PackedSection, first: int, tier: Tier, out: Rows) -> None:
-    """Write the rows of a packed section.
-
-    Args:
-        section: its run and shape are not believed.
-        first: the position of its first row.
-        tier: of the file.
-        out: the section's shape, dtype uint16; rows or columns with elements side by side.
-
-    Raises:
-        SnapshotCorrupt: as `unpack_state`.
-    """
-    where = f"layer {section.layer} {section.role}"
-    run = run_of(tier, section.role, section.shape, first)
-    if run is None or run.n_bytes != section.run.size:
-        raise SnapshotCorrupt(f"{where}: {section.run.size} bytes cannot be a packed section")
-    if any(padding.any() for padding in run.paddings(section.run)):
-        raise SnapshotCorrupt(f"{where}: the padding in it is not zero")
-    packed, how = run.packed(section.run), run.coding
-    if not _all_finite(packed, how.bits):
-        raise SnapshotCorrupt(f"{where}: a scale stands for numbers that are not finite")
-    exact, n_exact = run.exact.halves(section.run), run.exact.shape[0]
-    if not _is_finite(exact):
-        raise SnapshotCorrupt(f"{where}: a number in it is not finite")
-    out[:n_exact] = exact
-    unpack = unpack_channels if section.role == "K" else unpack_tokens
-    unpack(packed, section.shape[1], bits=how.bits, group=how.group, out=out[n_exact:])
-
-
-def _is_finite(rows: NDArray[np.uint16]) -> bool:
-    return not ((rows & _EXPONENT) == _EXPONENT).any()
-
-
-def _all_finite(packed: Packed, bits: int) -> bool:
-    """Return whether every code of every group means a finite f16.
-
-    Codes run along a line, so its two ends bound what a group can hold, whatever its codes are.
-    """
-    if (
-        packed.minimum is None
-    ):  # symmetric: the bits of f16 without sign are in the order of its values
-        limit = np.float16(_MAX_F16 / (1 << (bits - 1))).view(np.uint16)
-        return bool(((packed.scale & _WITHOUT_SIGN) <= limit).all())
-    with np.errstate(invalid="ignore"):
-        scale = packed.scale.view("<f2").astype(np.float32)
-        low = packed.minimum.view("<f2").astype(np.float32)
-        high = low + scale * ((1 << bits) - 1)
-        return bool(((np.abs(low) <= _MAX_F16) & (np.abs(high) <= _MAX_F16)).all())

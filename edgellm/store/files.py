@@ -62,8 +62,8 @@ class OpenFile:
         """Leave out the next bytes."""
         self._file.seek(n_bytes, os.SEEK_CUR)
 
-    def twin(self, n_bytes: int) -> OpenFile | None:  # noqa: ARG002  (a plain file needs it)
-        """Return a second reader of the same file, so many bytes further on.
+    def twin(self) -> OpenFile | None:
+        """Return a second reader of the same file, at the same place.
 
         Returns:
             None where another thread cannot read beside this one.
@@ -97,9 +97,9 @@ class PlainFile(OpenFile):
         """Leave out the next bytes."""
         self._place.at += n_bytes
 
-    def twin(self, n_bytes: int) -> PlainFile:
-        """Return a second reader of the same file, so many bytes further on."""
-        return PlainFile(self._place.fd, self.n_bytes, self._place.at + n_bytes)
+    def twin(self) -> PlainFile:
+        """Return a second reader of the same file, at the same place."""
+        return PlainFile(self._place.fd, self.n_bytes, self._place.at)
 
 
 class _Place:

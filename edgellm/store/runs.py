@@ -54,12 +54,17 @@ class Piece:
         return self.start + self.shape[0] * self.shape[1] * self.item_bytes
 
     def codes(self, run: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a matrix of bytes as a view of its run."""
-        return run[self.start : self.end].reshape(self.shape)
+        """Return a matrix of bytes as a view of its run, or of each of some runs; see `halves`."""
+        return run[..., self.start : self.end].reshape(*run.shape[:-1], *self.shape)
 
     def halves(self, run: NDArray[np.uint8]) -> NDArray[np.uint16]:
-        """Return a matrix of f16 bits as a view of its run."""
-        return run[self.start : self.end].view("<u2").reshape(self.shape)
+        """Return a matrix of f16 bits as a view of its run.
+
+        Args:
+            run: its bytes; with axes before the last one, of some runs, and so is the result.
+        """
+        halves = run[..., self.start : self.end].view("<u2")
+        return halves.reshape(*run.shape[:-1], *self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +91,15 @@ class Run:
         return self.codes.end
 
     def packed(self, run: NDArray[np.uint8]) -> Packed:
-        """Return what the kernels unpack, as views of the run."""
+        """Return what the kernels unpack, as views of the run; of some runs, see `Piece.halves`."""
         minimum = self.minimum.halves(run) if self.minimum.shape[0] else None
         return Packed(self.codes.codes(run), self.scale.halves(run), minimum)
 
     def paddings(self, run: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-        """Give the bytes between the pieces, which are zero."""
-        yield run[self.exact.end : self.scale.start]
-        yield run[self.scale.end : self.minimum.start]
-        yield run[self.minimum.end : self.codes.start]
+        """Give the bytes between the pieces of one run or some, which are zero."""
+        yield run[..., self.exact.end : self.scale.start]
+        yield run[..., self.scale.end : self.minimum.start]
+        yield run[..., self.minimum.end : self.codes.start]
 
 
 @functools.lru_cache(maxsize=256)  # the layers of a model have few shapes

@@ -9,7 +9,7 @@ import pytest
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt
-from edgellm.store import beside, filling, taking
+from edgellm.store import beside, filling, portions, taking
 from edgellm.store.beside import Beside
 from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
@@ -25,8 +25,8 @@ TOKENS = list(range(12))
 def small_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let two threads read the small files of these tests, in small pieces."""
     monkeypatch.setattr(filling, "MIN_TWO_THREADS_BYTES", 1)
-    monkeypatch.setattr(filling, "MIN_PACKED_BYTES", 1)
-    monkeypatch.setattr(filling, "MAX_AT_ONCE_BYTES", 200)
+    monkeypatch.setattr(portions, "MAX_PACKED_AT_ONCE_BYTES", 200)
+    monkeypatch.setattr(portions, "MAX_AT_ONCE_BYTES", 200)
     monkeypatch.setattr(taking, "PIECE_BYTES", 24)
 
 
