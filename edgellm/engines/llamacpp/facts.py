@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -261,7 +262,9 @@ def fingerprint(engine: LlamaCppEngine, context: Context, content: str) -> Finge
 
 def _pairs(values: dict[str, str]) -> tuple[tuple[str, str], ...]:
     """Return sorted pairs of printable ASCII, which is what a snapshot's header can hold."""
-    return tuple(
-        (name, "".join(c if " " <= c <= "~" else "?" for c in value[:_MAX_VALUE_CHARS]))
-        for name, value in sorted(values.items())
-    )
+    return tuple((name, _printable(value)) for name, value in sorted(values.items()))
+
+
+@functools.lru_cache(maxsize=64)  # the same few at every request
+def _printable(value: str) -> str:
+    return "".join(c if " " <= c <= "~" else "?" for c in value[:_MAX_VALUE_CHARS])
