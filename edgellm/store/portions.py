@@ -39,34 +39,24 @@ MAX_AT_ONCE: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One section and its rows; None for a section that is left out."""
+    """One section and its rows.
+
+    Attributes:
+        part, row: what the header says of it.
+        rows: where they are wanted; None for a section that is left out.
+        n_bytes: what it takes in the file, padding included.
+        is_plain: whether the file has its rows as they are.
+        is_in_place: whether its rows lie in memory as they do in the file.
+        max_share_bytes: of a share that it may belong to; 0 for one that stays alone.
+    """
 
     part: PartRow
     row: SectionRow
     rows: Rows | None
-
-    @property
-    def n_bytes(self) -> int:
-        """Return what it takes in the file, padding included."""
-        return aligned(self.row.extent.n_bytes)
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether the file has its rows as they are."""
-        return self.row.stored in PLAIN
-
-    @property
-    def is_in_place(self) -> bool:
-        """Return whether its rows lie in memory as they do in the file."""
-        return self.is_plain and self.rows is not None and self.rows.flags.c_contiguous
-
-    @property
-    def max_share_bytes(self) -> int:
-        """Return the length of a share that it may belong to; 0 for one that stays alone."""
-        if self.is_in_place and self.n_bytes == self.row.extent.n_bytes:
-            return MAX_AT_ONCE_BYTES
-        is_packed = self.row.stored == "packed" and self.rows is not None
-        return MAX_PACKED_AT_ONCE_BYTES if is_packed else 0
+    n_bytes: int
+    is_plain: bool
+    is_in_place: bool
+    max_share_bytes: int
 
     def goes_with(self, before: Job) -> bool:
         """Return whether it may be in one share with the section before it."""
@@ -74,8 +64,21 @@ class Job:
             return False
         if self.is_plain:
             return before.max_share_bytes > 0
-        same = (self.part, self.row.role, self.row.shape)
-        return before.rows is not None and same == (before.part, before.row.role, before.row.shape)
+        same = (self.row.role, self.row.shape) == (before.row.role, before.row.shape)
+        return same and self.part is before.part and before.rows is not None
+
+
+def job_of(part: PartRow, row: SectionRow, rows: Rows | None) -> Job:
+    """Return a section with what follows from how it lies in the file and in memory."""
+    n_bytes = aligned(row.extent.n_bytes)
+    is_plain = row.stored in PLAIN
+    is_in_place = is_plain and rows is not None and rows.flags.c_contiguous
+    most = 0
+    if is_in_place and n_bytes == row.extent.n_bytes:
+        most = MAX_AT_ONCE_BYTES
+    elif row.stored == "packed" and rows is not None:
+        most = MAX_PACKED_AT_ONCE_BYTES
+    return Job(part, row, rows, n_bytes, is_plain, is_in_place, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def jobs_of(header: SnapshotHeader, state: KVState, *, is_last: bool) -> list[Jo
             rows: Rows | None = into.sections[i].rows if is_cut or is_last else None
             if rows is not None and is_cut:
                 rows = rows[part.first : header.n_tokens]
-            jobs.append(Job(part, row, rows))
+            jobs.append(job_of(part, row, rows))
     return jobs
 
 

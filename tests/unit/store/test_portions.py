@@ -12,6 +12,7 @@ from edgellm.store.portions import (
     MAX_AT_ONCE_BYTES,
     MAX_PACKED_AT_ONCE_BYTES,
     Job,
+    job_of,
     shares_of,
 )
 
@@ -34,7 +35,7 @@ def job(
 ) -> Job:
     """Return a section; where it lies does not matter here."""
     rows = None if is_left_out else np.zeros(shape, np.uint16)
-    return Job(part, SectionRow(0, role, "f16", shape, Extent(0, n_bytes, ""), stored), rows)
+    return job_of(part, SectionRow(0, role, "f16", shape, Extent(0, n_bytes, ""), stored), rows)
 
 
 def sizes(jobs: list[Job]) -> list[int]:
@@ -61,7 +62,7 @@ def test_plain_rows_of_any_shape_are_read_together():
     plain = job("exact")
     assert sizes([plain, job("exact", "V", OTHER, 128, (8, 8))]) == [2]
     assert sizes([plain, job("exact", n_bytes=63), plain]) == [1, 1, 1]
-    turned = Job(PART, plain.row, np.zeros((16, 8), np.uint16).T)
+    turned = job_of(PART, plain.row, np.zeros((16, 8), np.uint16).T)
     assert sizes([plain, turned, plain]) == [1, 1, 1]
 
 
