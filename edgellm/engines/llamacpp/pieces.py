@@ -5,6 +5,7 @@ The layout is that of `blob.py`; what is laid out comes from a file and must be 
 
 from __future__ import annotations
 
+import functools
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -49,8 +50,9 @@ class Piece:
     view: Callable[[NDArray[np.uint8]], NDArray[Any]] = _as_it_is
 
 
-def state_pieces(parts: tuple[PartOutline, ...], layout: Layout) -> list[list[Piece]]:
-    """Return what a state of these shapes is made of, in order, a list for each part.
+@functools.lru_cache(maxsize=4)  # a session restores the same prefixes again and again
+def state_pieces(parts: tuple[PartOutline, ...], layout: Layout) -> tuple[tuple[Piece, ...], ...]:
+    """Return what a state of these shapes is made of, in order, for each part.
 
     Raises:
         SnapshotIncompatible: a state of this layout has other parts or sections.
@@ -65,7 +67,7 @@ def state_pieces(parts: tuple[PartOutline, ...], layout: Layout) -> list[list[Pi
         held = ", ".join(f"{part.n_tokens} from {part.first}" for part in parts)
         raise SnapshotIncompatible(f"memories that hold {held} are not of one moment")
     if not layout.parts:
-        return [_opaque_pieces(parts[0])]
+        return (tuple(_opaque_pieces(parts[0])),)
     pieces = [
         _recurrent_pieces(part, its)
         if isinstance(its, RecurrentLayout)
@@ -73,7 +75,7 @@ def state_pieces(parts: tuple[PartOutline, ...], layout: Layout) -> list[list[Pi
         for part, its in zip(parts, layout.parts, strict=True)
     ]
     pieces[0].insert(0, _fixed(struct.pack("<Ii", MAGIC, 0)))
-    return pieces
+    return tuple(tuple(of_part) for of_part in pieces)
 
 
 def _opaque_pieces(part: PartOutline) -> list[Piece]:
