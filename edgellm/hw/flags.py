@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 _MAX_CPUINFO_BYTES: Final = 8 << 20  # a thousand CPUs of some kilobytes each
@@ -88,18 +88,29 @@ def cpu_flags(cpuinfo: Path = _CPUINFO, system: str = "") -> frozenset[str]:
     """
     if (system or platform.system()) == "Darwin":
         return sysctl_flags(_sysctl())
-    try:
-        with cpuinfo.open("rb") as file:
-            text = file.read(_MAX_CPUINFO_BYTES).decode("ascii", "replace")
-    except OSError:
-        return frozenset()
     found: frozenset[str] | None = None
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in _LINES:
+    for name, value in _cpuinfo(cpuinfo):
+        if name in _LINES:
             flags = frozenset(value.split())
             found = flags if found is None else found & flags
     return found or frozenset()
+
+
+def cpu_vendor(cpuinfo: Path = _CPUINFO) -> str:
+    """Return who made the first CPU, in Linux' words; "" where nobody tells."""
+    return next((value for name, value in _cpuinfo(cpuinfo) if name == "vendor_id"), "")
+
+
+def _cpuinfo(path: Path) -> Iterator[tuple[str, str]]:
+    """Give the lines of the kernel's list as names and values; none where there is no list."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_CPUINFO_BYTES).decode("ascii", "replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        yield name.strip(), value.strip()
 
 
 def sysctl_flags(text: str) -> frozenset[str]:

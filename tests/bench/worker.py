@@ -102,7 +102,7 @@ def speed(report: Report, model: Path, n_pairs: int) -> None:
         asked = Request((QUESTION,), max_tokens=N_TOKENS, sampling=GREEDY)
         arms = {
             "in process": lambda: tokens_per_s(session.stream(asked)),
-            "worker": lambda: tokens_per_s(_events(worker.stream(asked))),
+            "worker": lambda: tokens_per_s(events_of(worker.stream(asked))),
         }
         seen: dict[str, list[float]] = {name: [] for name in arms}
         for n in range(n_pairs + 1):
@@ -253,7 +253,8 @@ def _home() -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _events(steps: Iterable[Step]) -> Iterator[Event]:
+def events_of(steps: Iterable[Step]) -> Iterator[Event]:
+    """Return what the reader of a worker's answer sees."""
     return (step.event for step in steps if step.event is not None)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from edgellm.hw.spinning import openmp_spins
 from edgellm.paths import CAP_VARIABLE, HOME_VARIABLE
 from edgellm.runtime.worker.faults import FAULT_VARIABLE
 
@@ -42,14 +43,20 @@ _NEVER: Final = (
     *("URL", "URI", "ENDPOINT", "WEBHOOK", "DSN"),  # which may have a password in them
 )
 
+_WAITING: Final = frozenset({"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"})
+
 
 def worker_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what of an environment the worker gets.
 
     A crash then writes no backtrace: ggml would start a debugger on the process, which takes
-    seconds, and could print what it holds.
+    seconds, and could print what it holds. Threads that wait sleep sooner than OpenMP lets them,
+    unless the user has said how they wait.
     """
     kept = {name: value for name, value in environ.items() if _is_allowed(name.upper())}
+    spins = None if _WAITING & kept.keys() else openmp_spins()
+    if spins is not None:
+        kept["GOMP_SPINCOUNT"] = str(spins)
     return {**kept, "GGML_NO_BACKTRACE": "1"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from edgellm.runtime.worker import environment
 from edgellm.runtime.worker.environment import worker_environment
 
 
@@ -50,3 +51,19 @@ def test_crashes_write_no_backtrace():
     """No debugger is started by ggml on a process that crashed."""
     assert worker_environment({})["GGML_NO_BACKTRACE"] == "1"
     assert worker_environment({"GGML_NO_BACKTRACE": ""})["GGML_NO_BACKTRACE"] == "1"
+
+
+@pytest.mark.parametrize("spins", [10_000, None])
+def test_threads_sleep_sooner_where_looking_is_slow(monkeypatch, spins):
+    """The number is the machine's, and none where the library's own is kept."""
+    monkeypatch.setattr(environment, "openmp_spins", lambda: spins)
+    found = worker_environment({}).get("GOMP_SPINCOUNT")
+    assert found == (None if spins is None else str(spins))
+
+
+@pytest.mark.parametrize("name", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"])
+def test_a_user_who_says_how_threads_wait_is_believed(monkeypatch, name):
+    """What was said of it reaches the worker as it was, and nothing beside it."""
+    monkeypatch.setattr(environment, "openmp_spins", lambda: 10_000)
+    found = worker_environment({name: "7"})
+    assert found == {name: "7", "GGML_NO_BACKTRACE": "1"}
