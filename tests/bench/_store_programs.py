@@ -178,10 +178,10 @@ def cold(job: Job) -> dict[str, Any]:
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    return {
-        f"{kind}_cold_ms": timed(job.repeats, lambda k=kind: bench.restore(k), drop)  # type: ignore[misc]
-        for kind in KINDS
+    steps: dict[str, Callable[[], object]] = {
+        f"{kind}_cold_ms": lambda k=kind: bench.restore(k) for kind in KINDS
     }
+    return by_turns(job.repeats, steps, drop)
 
 
 def memory(job: Job) -> dict[str, Any]:
