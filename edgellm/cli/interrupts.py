@@ -33,6 +33,14 @@ class Terminated(BaseException):
         self.exit_code = EXIT_TERMINATED if number == signal.SIGTERM else EXIT_HUNG_UP
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, as a kind of its own.
+
+    Where a plain KeyboardInterrupt went through `exec` of a text, as while a dataclass is made, CPython ends
+    the program by the signal itself though it was caught (`run_eval_code_obj` in Python/pythonrun.c).
+    """
+
+
 class Asked:
     """Whether an end was asked for within a block, and how."""
 
@@ -42,7 +50,7 @@ class Asked:
     def error(self) -> BaseException:
         """Return what to raise for it."""
         is_key = self.signal in (None, signal.SIGINT)
-        return KeyboardInterrupt() if is_key else Terminated(int(self.signal or 0))
+        return Interrupted() if is_key else Terminated(int(self.signal or 0))
 
 
 @contextlib.contextmanager
@@ -57,7 +65,7 @@ def interrupts(ask: Callable[[], None]) -> Iterator[Asked]:
         return
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
         for ending in endings:
             signal.signal(ending, _terminate)
         asked.signal = number
@@ -79,6 +87,8 @@ def orderly_end() -> Iterator[None]:
         yield
         return
     before = [(number, signal.signal(number, _terminate)) for number in _endings()]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        before.append((signal.SIGINT, signal.signal(signal.SIGINT, _interrupt)))
     try:
         yield
     finally:
@@ -96,3 +106,7 @@ def _endings() -> list[int]:
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
     raise Terminated(number)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Interrupted

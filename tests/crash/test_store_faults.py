@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import codec, files
+from edgellm.store import files, unpacking
 from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import PackedState
@@ -120,7 +120,7 @@ def test_no_memory_to_unpack_is_a_miss(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(codec, "unpack_channels", full)
+        patch.setattr(unpacking, "unpack_each", full)
         found = store.lookup(snapshot_files.FINGERPRINT, TOKENS, Tier.Q4)
     assert found == Miss("not enough memory to read it", "no_memory")
     assert isinstance(store.lookup(snapshot_files.FINGERPRINT, TOKENS, Tier.Q4), Hit)

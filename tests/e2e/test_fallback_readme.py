@@ -178,7 +178,8 @@ def test_four_lines_turn_the_endpoint_on(shell, far: Far, edgellm_home: Path) ->
     (asked,) = far.asked
     assert (asked["path"], asked["model"]) == ("/v1/chat/completions", "smollm2")
     assert asked["messages"] == [{"role": "user", "content": "Why do people love libraries?"}]
-    assert shell("edgellm audit verify").out == "records: 1, all as they were written\n"
+    sent_and_answered = "records: 2, all as they were written\n"
+    assert shell("edgellm audit verify").out == sent_and_answered
     shown = shell("edgellm why").out
     assert f"http://127.0.0.1:{far.port}, smollm2: 9 tokens read (0 cached), 4 made, $0.00" in shown
 

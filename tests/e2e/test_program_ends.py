@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ pytestmark = [
     pytest.mark.model,
     pytest.mark.skipif(os.name == "nt", reason="processes of POSIX"),
 ]
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
 import contextlib, os, sys, time
 import edgellm
@@ -64,7 +62,7 @@ def test_a_program_ends_at_once(smollm2_gguf, edgellm_home, tmp_path, what):
     file.write_text(
         HEAD + textwrap.dedent(ENDS[what]) + "\nprint(f'end {time.time()}', flush=True)\n"
     )
-    environ = {**os.environ, "MODEL": str(smollm2_gguf), "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "MODEL": str(smollm2_gguf)}
     ran = subprocess.run(
         [sys.executable, file], capture_output=True, text=True, env=environ, timeout=60, check=False
     )
