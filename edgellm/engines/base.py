@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     import numpy as np
     from numpy.typing import NDArray
@@ -28,7 +29,7 @@ class Vocab:
     Attributes:
         n_tokens: size; ids run from 0.
         piece: bytes of one token id; special tokens give b"".
-        end_ids: every id that ends a turn.
+        end_ids: every id that ends a turn; looked for one by one, as long as the model is loaded.
         special_ids: control tokens, which never come from user text.
         bos_id: beginning of sequence, or None.
         add_bos: whether plain text starts with it.
@@ -39,7 +40,7 @@ class Vocab:
 
     n_tokens: int
     piece: Callable[[int], bytes]
-    end_ids: frozenset[int]
+    end_ids: AbstractSet[int]
     special_ids: frozenset[int]
     bos_id: int | None
     add_bos: bool

@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from edgellm.engines.base import Vocab
+from edgellm.engines.llamacpp.asked import CONTROL, EndIds, marked_tokens
 from edgellm.engines.llamacpp.splitting import tokenize_safely
 from edgellm.errors import EngineFailed
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _NO_TOKEN = -1
 _PIECE_BYTES = 64
-_UNKNOWN, _CONTROL = 1 << 0, 1 << 3  # llama_token_attr, llama.h
 _BPE = 2  # LLAMA_VOCAB_TYPE_BPE: the one kind that splits text by regexes
 _VALUE_BYTES = 256
 
@@ -34,7 +34,7 @@ class Vocabulary:
         self._pieces: dict[int, bytes] = {}
         self._bos = self._named("bos", self._lib.llama_vocab_bos)
         self._eos = self._named("eos", self._lib.llama_vocab_eos)
-        self._described: Vocab | None = None  # a walk over all tokens, asked for with every answer
+        self._described: Vocab | None = None  # asked for with every answer
 
     def describe(self) -> Vocab:
         """Return what the decode loop and the prompt room need; the pieces are read on demand."""
@@ -43,21 +43,21 @@ class Vocabulary:
         return self._described
 
     def _describe(self) -> Vocab:
-        lib, vocab = self._lib, self._vocab
-        ids = range(self.n_tokens)
-        attributes = [int(lib.llama_vocab_get_attr(vocab, i)) for i in ids]
-        spelled = (i for i in ids if attributes[i] & (_UNKNOWN | _CONTROL))
+        marked = marked_tokens(self._lib, self._vocab, self.n_tokens)
         return Vocab(
             n_tokens=self.n_tokens,
             piece=self.piece,
-            end_ids=frozenset(i for i in ids if lib.llama_vocab_is_eog(vocab, i)) - self._guessed(),
-            special_ids=frozenset(i for i in ids if attributes[i] & _CONTROL),
+            end_ids=EndIds(self._is_end, self.n_tokens, but=self._guessed()),
+            special_ids=frozenset(i for i, attributes in marked.items() if attributes & CONTROL),
             bos_id=None if self._bos == _NO_TOKEN else self._bos,
             add_bos=self._adds_bos(),
             bos_text=self._text(self._bos),
             eos_text=self._text(self._eos),
-            spellings=frozenset(filter(None, map(self._spelling, spelled))),
+            spellings=frozenset(filter(None, map(self._spelling, marked))),
         )
+
+    def _is_end(self, token: int) -> bool:
+        return bool(self._lib.llama_vocab_is_eog(self._vocab, token))
 
     def _named(self, role: str, ask: Callable[[Any], int]) -> int:
         """Return the token of a role, or `_NO_TOKEN`.
@@ -70,7 +70,7 @@ class Vocabulary:
             return token
         if token >= self.n_tokens:
             return _NO_TOKEN
-        is_control = int(self._lib.llama_vocab_get_attr(self._vocab, token)) & _CONTROL
+        is_control = int(self._lib.llama_vocab_get_attr(self._vocab, token)) & CONTROL
         return token if is_control else _NO_TOKEN
 
     def _guessed(self) -> frozenset[int]:
