@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _CPUINFO: Final = Path("/proc/cpuinfo")
 _MAX_CPUINFO_BYTES: Final = 8 << 20  # a thousand CPUs of some kilobytes each
 _LINES: Final = ("flags", "Features")  # x86, ARM
+_VENDOR: Final = "vendor_id"
 _NO_KERNEL: Final = ""
 _X86_NEEDS: Final[Mapping[str, str]] = {
     "q1_0": "ssse3",
@@ -79,26 +81,42 @@ _SYSCTL_NAMES: Final[Mapping[str, str]] = {
 _SYSCTL_S: Final = 5.0
 
 
-def cpu_flags(cpuinfo: Path = _CPUINFO, system: str = "") -> frozenset[str]:
-    """Return what every CPU here can do, in Linux' names; empty where nobody tells.
+@dataclass(frozen=True, slots=True)
+class ListedCpus:
+    """What the kernel's list of CPUs says, in Linux' words; empty is what nobody tells.
 
-    Args:
-        cpuinfo: the kernel's list; cores that differ count with what all have.
-        system: as `platform.system()` has it, "" is this one.
+    Attributes:
+        vendor: who made the first one.
+        flags: what every one can do; cores that differ count with what all have.
     """
-    if (system or platform.system()) == "Darwin":
-        return sysctl_flags(_sysctl())
+
+    vendor: str
+    flags: frozenset[str]
+
+
+def listed_cpus(cpuinfo: Path = _CPUINFO) -> ListedCpus:
+    """Read the kernel's list, which is long on machines of many CPUs, once."""
+    vendor = ""
     found: frozenset[str] | None = None
     for name, value in _cpuinfo(cpuinfo):
         if name in _LINES:
             flags = frozenset(value.split())
             found = flags if found is None else found & flags
-    return found or frozenset()
+        elif name == _VENDOR:
+            vendor = vendor or value
+    return ListedCpus(vendor, found or frozenset())
 
 
-def cpu_vendor(cpuinfo: Path = _CPUINFO) -> str:
-    """Return who made the first CPU, in Linux' words; "" where nobody tells."""
-    return next((value for name, value in _cpuinfo(cpuinfo) if name == "vendor_id"), "")
+def cpu_flags(cpuinfo: Path = _CPUINFO, system: str = "") -> frozenset[str]:
+    """Return what every CPU here can do, in Linux' names; empty where nobody tells.
+
+    Args:
+        cpuinfo: the kernel's list.
+        system: as `platform.system()` has it, "" is this one.
+    """
+    if (system or platform.system()) == "Darwin":
+        return sysctl_flags(_sysctl())
+    return listed_cpus(cpuinfo).flags
 
 
 def _cpuinfo(path: Path) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from edgellm.hw.flags import cpu_flags, cpu_vendor
+from edgellm.hw.flags import listed_cpus
 
 SPINS: Final = 10_000
 """Half a millisecond, at 140 cycles each: longer than what is between two tokens of a small model, so
@@ -31,6 +31,5 @@ def openmp_spins(cpuinfo: Path = Path("/proc/cpuinfo")) -> int | None:
     Args:
         cpuinfo: the kernel's list of processors.
     """
-    if cpu_vendor(cpuinfo) != _INTEL or _SLOW_PAUSE_FLAG not in cpu_flags(cpuinfo, "Linux"):
-        return None
-    return SPINS
+    cpus = listed_cpus(cpuinfo)
+    return SPINS if cpus.vendor == _INTEL and _SLOW_PAUSE_FLAG in cpus.flags else None

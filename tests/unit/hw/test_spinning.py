@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -35,3 +36,18 @@ def test_only_a_slow_pause_is_answered(tmp_path: Path, text: str, expected: int 
 def test_no_list_of_processors_is_no_answer(tmp_path: Path) -> None:
     """Other systems than Linux have no such list."""
     assert openmp_spins(tmp_path / "none") is None
+
+
+def test_the_list_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is long on machines of many processors, and this is asked for each worker."""
+    file = tmp_path / "cpuinfo"
+    file.write_text(SKYLAKE)
+    opened, real_open = [], Path.open
+
+    def opening(path: Path, mode: str) -> IO[Any]:
+        opened.append(path)
+        return real_open(path, mode)
+
+    monkeypatch.setattr(Path, "open", opening)
+    assert openmp_spins(file) == SPINS
+    assert opened == [file]
