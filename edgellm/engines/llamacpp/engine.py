@@ -18,6 +18,7 @@ import numpy as np
 from edgellm.engines.base import EngineFacts
 from edgellm.engines.llamacpp import facts
 from edgellm.engines.llamacpp.adapters import Adapters
+from edgellm.engines.llamacpp.checked import CheckedFile
 from edgellm.engines.llamacpp.context import ABORTED, Context
 from edgellm.engines.llamacpp.library import load
 from edgellm.engines.llamacpp.relayout import relayout
@@ -30,7 +31,6 @@ from edgellm.errors import (
     PromptTooLong,
     SnapshotIncompatible,
 )
-from edgellm.formats.gguf_check import checked_model
 from edgellm.formats.gguf_memory import keeps_keys_only, kv_size
 from edgellm.formats.identity import LoadingId
 from edgellm.ggml_types import MAX_THREADS
@@ -54,8 +54,15 @@ _MIN_CTX: Final = 256
 class LlamaCppEngine:
     """An `Engine` over llama.cpp."""
 
-    def __init__(self, path: Path, settings: EngineSettings) -> None:
+    def __init__(
+        self, path: Path, settings: EngineSettings, checked: CheckedFile | None = None
+    ) -> None:
         """Load the model.
+
+        Args:
+            path: of its file.
+            settings: how to open it.
+            checked: what was found out of a file before, which counts while that is this one.
 
         Raises:
             ModelNotFound, ModelCorrupt, ModelUnsupported: the file, or a LoRA adapter's, is refused,
@@ -65,7 +72,7 @@ class LlamaCppEngine:
             UsageError: the settings contradict each other.
         """
         self._kv_type = facts.check_settings(settings)
-        header, model = checked_model(path)
+        header, model = (checked or CheckedFile(path)).found(path)
         self.adapters = Adapters(settings.adapters, header)
         self._relayout = relayout(header, model)
         self.model = dataclasses.replace(model, warnings=(*model.warnings, *self.adapters.warnings))

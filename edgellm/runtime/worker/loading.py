@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgellm.core import Mode, Tier
 from edgellm.engines.base import EngineSettings
+from edgellm.errors import EdgeLLMError, EngineUnavailable
 from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.worker import messages
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
+    from edgellm.engines.llamacpp.checked import CheckedFile
     from edgellm.runtime.local import LocalSession
     from edgellm.runtime.worker.life import Life
-    from edgellm.runtime.worker.messages import Open
+    from edgellm.runtime.worker.messages import Announce, Open
     from edgellm.store.remote import RemoteTier
     from edgellm.store.snapshots import SnapshotStore
 
@@ -34,6 +36,21 @@ def import_ahead() -> None:
     with suppress(ImportError):
         for name in ("local", "worker.watched"):
             import_module(f"edgellm.runtime.{name}")
+        from edgellm.engines.llamacpp.library import load, tell_errors
+
+        tell_errors(_to_stderr)
+        with suppress(EngineUnavailable):
+            load()
+
+
+def check_ahead(order: Announce) -> CheckedFile | None:
+    """Check the file of a model that may be opened next; None where something is wrong with it."""
+    _enter(order.folder)
+    with suppress(ImportError, EdgeLLMError):
+        from edgellm.engines.llamacpp.checked import CheckedFile
+
+        return CheckedFile(Path(order.path))
+    return None
 
 
 def load_session(
@@ -42,6 +59,7 @@ def load_session(
     life: Life,
     tier: RemoteTier,
     clock: Callable[[], datetime],
+    checked: CheckedFile | None = None,
 ) -> LocalSession:
     """Load a model in this process, as the program wants it.
 
@@ -51,13 +69,12 @@ def load_session(
         life: is told what is being done.
         tier: the shared tier, asked where the order names one.
         clock: the time that templates see.
+        checked: what is known of the model's file, or of another one.
 
     Raises:
         EdgeLLMError: as `runtime.local.open_session`.
     """
-    if order.folder:
-        with suppress(OSError):
-            os.chdir(order.folder)
+    _enter(order.folder)
     known = set(sys.path)
     sys.path.extend(folder for folder in order.sys_path if folder not in known)
     from time import perf_counter
@@ -70,11 +87,18 @@ def load_session(
     started_s = perf_counter()
     options = _options(order)
     store = _open_store(order, secrets, tier)
-    engine = WatchedEngine(Path(order.path), options.engine, life)
+    engine = WatchedEngine(Path(order.path), options.engine, life, checked)
     session = LocalSession(engine, options, store=store, clock=clock)
     session.room.open()
     session.load_ms = (perf_counter() - started_s) * 1000
     return session
+
+
+def _enter(folder: str) -> None:
+    """Let paths be relative to a folder, unless it is gone or not named."""
+    if folder:
+        with suppress(OSError):
+            os.chdir(folder)
 
 
 def _open_store(

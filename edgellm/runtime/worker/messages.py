@@ -26,6 +26,15 @@ FIRST_TIER_TAG: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Announce(Wire):
+    """To the worker, first or never: a model that it may soon be told to open; fields as of `Open`."""
+
+    type: ClassVar[str] = "announce"
+    path: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class Open(Wire):
     """To the worker, once: load a model. Fields as in `SessionOptions` and `EngineSettings`.
 
@@ -198,7 +207,7 @@ class TierCall(Wire):
 _KINDS: Final[dict[str, type[Wire]]] = {
     kind.type: kind
     for kind in (
-        *(Open, Stream, Warm, Cancel, Close, TierAnswer),
+        *(Announce, Open, Stream, Warm, Cancel, Close, TierAnswer),
         *(Opened, StepMade, Warmed, Raised, Broke, TierCall),
     )
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from edgellm.core import Tier
 from edgellm.paths import ENCRYPT_VARIABLE, KEY_FILE_VARIABLE, snapshots_dir
 from edgellm.runtime.worker.frames import encode_json, encode_raw
-from edgellm.runtime.worker.messages import TAG_KEY, TAG_SECRET, Open, to_wire
+from edgellm.runtime.worker.messages import TAG_KEY, TAG_SECRET, Announce, Open, to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +49,11 @@ class Orders:
         from edgellm.runtime.worker.tier import TierServer
 
         return TierServer(self.place, refusal=self.refusal, max_bytes=self.max_bytes, put=put)
+
+
+def announcement(path: Path) -> bytes:
+    """Return the frame that says which model a worker will be told to open, if it comes to that."""
+    return encode_json(to_wire(Announce(os.fspath(path), _folder())))
 
 
 def orders_for(path: Path, options: SessionOptions) -> Orders:

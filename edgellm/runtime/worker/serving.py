@@ -18,8 +18,9 @@ from edgellm.errors import Cancelled, EdgeLLMError, EngineUnavailable
 from edgellm.runtime.worker import messages
 from edgellm.runtime.worker.frames import Raw, TokenMade, encode_token, read_frame
 from edgellm.runtime.worker.hardening import enforced
-from edgellm.runtime.worker.loading import import_ahead, load_session
+from edgellm.runtime.worker.loading import check_ahead, import_ahead, load_session
 from edgellm.runtime.worker.messages import (
+    Announce,
     Broke,
     Cancel,
     Close,
@@ -97,13 +98,16 @@ class Worker:
 
     def _served(self) -> int:
         import_ahead()
-        order = self._next()
+        order, checked = self._next(), None
+        if isinstance(order, Announce):
+            checked = check_ahead(order)
+            order = self._next()
         if not isinstance(order, Open):
             return _GONE_CODE
         secrets = {raw.tag: raw.content for raw in self._raws(order.has_key + order.has_secret)}
         threading.Thread(target=self._hear, name="edgellm-orders", daemon=True).start()
         try:
-            session = load_session(order, secrets, self._life, self._tier, self._clock)
+            session = load_session(order, secrets, self._life, self._tier, self._clock, checked)
             opened = Opened(session.model, session.facts(), enforced())
         except EdgeLLMError as err:
             self._send(Raised(0, error_to_wire(err)))

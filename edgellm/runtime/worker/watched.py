@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgellm.engines.base import EngineSettings
+    from edgellm.engines.llamacpp.checked import CheckedFile
     from edgellm.runtime.worker.life import Life
     from edgellm.store.state import KVState
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 class WatchedEngine(LlamaCppEngine):
     """An engine that tells its phases to a `Life`."""
 
-    def __init__(self, path: Path, settings: EngineSettings, life: Life) -> None:
+    def __init__(
+        self, path: Path, settings: EngineSettings, life: Life, checked: CheckedFile | None = None
+    ) -> None:
         """Load the model; see `LlamaCppEngine`."""
         self._life = life
         life.step()
-        super().__init__(path, settings)
+        super().__init__(path, settings, checked)
 
     def reserve(self, n_ctx: int) -> None:
         """Make the context, a phase of its own; see `Engine.reserve`."""

@@ -23,6 +23,7 @@ REQUEST = Request(
     tools=({"name": "f", "parameters": {"b": 1, "a": [None, 1.5]}},),
 )
 ALL = [
+    messages.Announce("m.gguf", "/somewhere"),
     messages.Open(
         *("m.gguf", "/somewhere", ("/a", "/b"), 512, 0, None, "f16", "auto", True),
         *(("x.gguf",), (0.5,), None, "auto", 0.0, False, None, None, "private"),

@@ -14,7 +14,7 @@ from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.worker.environment import worker_environment
 from edgellm.runtime.worker.frames import encode_json, read_frame
 from edgellm.runtime.worker.messages import Close, to_wire
-from edgellm.runtime.worker.opening import orders_for
+from edgellm.runtime.worker.opening import announcement, orders_for
 from edgellm.runtime.worker.serving import BROKE_CODE
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -101,3 +101,24 @@ def test_an_interpreter_of_another_version_is_told(worker):
     error = read_frame(process.stdout)["error"]
     assert error["class"] == "EngineUnavailable"
     assert f"Python {VERSION}, and the program in 2.7" in error["message"]
+
+
+@pytest.mark.parametrize("announced", ["tiny-llama.gguf", "tiny-gemma3.gguf", "none.gguf"])
+def test_a_model_that_was_announced_is_only_opened_on_an_order(worker, tiny_models, announced):
+    """What was announced may be looked at before; what is opened is what the order names."""
+    orders = orders_for(tiny_models / "tiny-llama.gguf", SessionOptions(snapshot=Tier.OFF))
+    process = worker()
+    process.stdin.write(announcement(tiny_models / announced) + b"".join(orders.frames))
+    process.stdin.flush()
+    opened = read_frame(process.stdout)
+    while opened["type"] == "step":  # signs of life
+        opened = read_frame(process.stdout)
+    assert opened["model"]["path"] == str(tiny_models / "tiny-llama.gguf")
+    assert opened["model"]["architecture"] == "llama"
+
+
+def test_no_order_behind_an_announcement_ends_it(worker, tiny_models):
+    """Where the program opens nothing after all, so does the worker."""
+    process = worker()
+    assert process.communicate(announcement(tiny_models / "tiny-llama.gguf"), timeout=20)[0] == b""
+    assert process.returncode == 1
