@@ -26,14 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _fill_closed_streams()
         from edgellm.cli import streams
+        from edgellm.cli.early import early_worker
         from edgellm.cli.interrupts import Terminated, orderly_end
 
         streams.prepare(sys.stdout, sys.stderr)
+        arguments = sys.argv[1:] if arguments is None else list(arguments)
         try:
-            with orderly_end():
+            with orderly_end(), early_worker(arguments):
                 from edgellm.cli.commands import run_command
 
-                return run_command(sys.argv[1:] if arguments is None else list(arguments))
+                return run_command(arguments)
         except Terminated as end:
             return end.exit_code
     except KeyboardInterrupt:

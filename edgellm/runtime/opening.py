@@ -23,14 +23,17 @@ def open_session(path: Path, options: SessionOptions) -> Session:
         KeyUnavailable, MissingExtra: snapshots are to be encrypted, and cannot be.
         RecordsDamaged: the books are not what was written.
     """
+    from edgellm.runtime.worker.spawning import SPAWNER
+
     if options.isolation == "none":
         from edgellm.runtime.local import open_session as open_local
         from edgellm.runtime.supervising.recorded import Recorded
 
+        SPAWNER.let_go()
         return Recorded(open_local(path, options), options)
-    from edgellm.runtime.worker.spawning import SPAWNER
-
-    with SPAWNER.ahead():  # it imports while the model's header is read here
+    with SPAWNER.ahead() as tell:  # it imports while this process does, and reads the header too
         from edgellm.runtime.supervising.assembling import open_supervisor
+        from edgellm.runtime.worker.opening import announcement
 
+        tell(announcement(path))
         return open_supervisor(path, options)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from edgellm.errors import EngineUnavailable
 from edgellm.runtime.worker.channel import put_down
@@ -25,14 +26,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Process = subprocess.Popen[bytes]
+Tell = Callable[[bytes], None]
+_Start: TypeAlias = "Future[Process]"
+
+_MOST_TOLD_BYTES: Final = 4096
+"""What an empty pipe takes at once on every system."""
 
 
 class Spawner:
     """A daemon thread that starts processes for whoever asks."""
 
     def __init__(self) -> None:
-        self._asked: SimpleQueue[Future[Process]] = SimpleQueue()
-        self._ahead: list[Future[Process]] = []
+        self._asked: SimpleQueue[_Start] = SimpleQueue()
+        self._early: list[_Start] = []
+        self._ahead: list[_Start] = []
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
@@ -42,10 +49,9 @@ class Spawner:
         Raises:
             EngineUnavailable: there is no interpreter, or the system starts no process.
         """
-        try:
-            future = self._ahead.pop()
-        except IndexError:
-            future = self._ask()
+        with self._lock:
+            future = self._ahead.pop() if self._ahead else None
+        future = self._ask() if future is None else future
         with ExitStack() as interrupted:  # then nobody will hold what is on its way
             interrupted.callback(future.add_done_callback, _put_down)
             process = future.result()
@@ -53,30 +59,67 @@ class Spawner:
         return process
 
     @contextmanager
-    def ahead(self) -> Iterator[None]:
+    def early(self) -> Iterator[None]:
+        """Start a worker for the first `ahead` within the block, before it is known what it opens.
+
+        One that was not used when the block ends is put down, as by `ahead`.
+        """
+        with self._held(self._early, None):
+            yield
+
+    def let_go(self) -> None:
+        """Put down what `early` started: no worker is needed."""
+        with self._lock:
+            begun = self._early.pop() if self._early else None
+        if begun is not None:
+            begun.add_done_callback(_put_down)
+
+    @contextmanager
+    def ahead(self) -> Iterator[Tell]:
         """Start a worker that `spawn` will give, which imports meanwhile what every model needs.
 
         One that nobody has taken when the block ends is put down, without waiting for it. What its
-        start fails with is raised by `spawn`.
+        start fails with is raised by `spawn`. The block gets a function that says something to the
+        worker before its orders come, as long as nobody has taken it.
         """
+        with self._lock:
+            begun = self._early.pop() if self._early else None
+        with self._held(self._ahead, begun) as future:
+            yield lambda frame: self._tell(future, frame)
+
+    @contextmanager
+    def _held(self, place: list[_Start], begun: _Start | None) -> Iterator[_Start | None]:
+        """Keep a worker, begun or not, in a place from which it may be taken within the block."""
         try:
-            future = self._ask()
+            future = begun or self._ask()
         except EngineUnavailable:  # as `spawn` will say, if it comes to that
-            yield
+            yield None
             return
-        self._ahead.append(future)
+        place.append(future)
         try:
-            yield
+            yield future
         finally:
-            if future in self._ahead:  # a future is equal to itself alone
-                self._ahead.remove(future)
+            with self._lock:
+                is_left = future in place  # a future is equal to itself alone
+                if is_left:
+                    place.remove(future)
+            if is_left:
                 future.add_done_callback(_put_down)
 
-    def _ask(self) -> Future[Process]:
+    def _tell(self, future: _Start | None, frame: bytes) -> None:
+        """Write a frame to a worker that nobody has taken; a long one might have to wait, and is not."""
+        if future is None or len(frame) > _MOST_TOLD_BYTES or future.exception() is not None:
+            return
+        with self._lock:  # who takes it writes there as well
+            if future in self._ahead and (pipe := future.result().stdin) is not None:
+                with suppress(OSError):  # it has ended, as who takes it will hear
+                    os.write(pipe.fileno(), frame)
+
+    def _ask(self) -> _Start:
         with self._lock:
             if self._thread is None:
                 self._thread = start_thread(self._run, "edgellm-spawner")
-        future: Future[Process] = Future()
+        future: _Start = Future()
         self._asked.put(future)
         return future
 
@@ -85,7 +128,7 @@ class Spawner:
             _serve(self._asked.get())
 
 
-def _serve(future: Future[Process]) -> None:
+def _serve(future: _Start) -> None:
     """Start a process, and let whatever comes of that be the caller's: this thread must live."""
     try:
         future.set_result(_start())
@@ -95,7 +138,7 @@ def _serve(future: Future[Process]) -> None:
         future.set_exception(err)
 
 
-def _put_down(future: Future[Process]) -> None:
+def _put_down(future: _Start) -> None:
     if future.exception() is None:
         put_down(future.result())
 

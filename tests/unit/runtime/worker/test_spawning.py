@@ -146,3 +146,60 @@ def test_a_start_ahead_that_fails_is_told_where_the_worker_is_wanted(monkeypatch
     monkeypatch.setattr(spawning, "_start", start)
     with spawner.ahead(), pytest.raises(EngineUnavailable, match="allocate memory"):
         spawner.spawn()
+
+
+def test_a_worker_started_early_is_the_one_that_is_started_ahead(sleeping):
+    """It is used once; the next session has a worker of its own."""
+    spawner = Spawner()
+    with spawner.early():
+        with spawner.ahead():
+            first = spawner.spawn()
+        with spawner.ahead():
+            second = spawner.spawn()
+    assert sleeping == [first, second]
+    assert first.poll() is second.poll() is None
+
+
+@pytest.mark.parametrize("way", ["never asked for", "asked for and not taken", "let go"])
+def test_a_worker_started_early_that_nobody_takes_is_ended(sleeping, way):
+    """Where nothing is opened, or not in a worker, no process is left behind."""
+    spawner = Spawner()
+    with spawner.early():
+        while not sleeping:
+            time.sleep(0.001)
+        if way == "asked for and not taken":
+            with spawner.ahead():
+                pass
+        if way == "let go":
+            spawner.let_go()
+            assert sleeping[0].wait(5) == -9
+            spawner.let_go()
+    assert sleeping[0].wait(5) == -9
+    assert len(sleeping) == 1
+
+
+def test_a_worker_is_told_something_until_it_is_taken(monkeypatch, sleeping):
+    """Behind that only its orders come; what is too long for an empty pipe is not said at all."""
+    command = [sys.executable, "-S", "-c", "import sys; print(sys.stdin.read(), end='')"]
+    monkeypatch.setattr(sys.modules[__name__], "SLEEPS", command)
+    spawner = Spawner()
+    with spawner.ahead() as tell:
+        tell(b"first,")
+        tell(b"x" * 5000)
+        process = spawner.spawn()
+        tell(b"never")
+    assert process.communicate(b"orders", timeout=20)[0] == b"first,orders"
+
+
+def test_a_worker_that_has_ended_is_told_nothing(monkeypatch, no_threads, sleeping):
+    """Who takes it finds that out; nor is one told that could not be started."""
+    monkeypatch.setattr(sys.modules[__name__], "SLEEPS", [sys.executable, "-S", "-c", ""])
+    spawner = Spawner()
+    with spawner.ahead() as tell:
+        while not sleeping or sleeping[0].poll() is None:
+            time.sleep(0.001)
+        tell(b"anything")
+        assert spawner.spawn().returncode == 0
+    no_threads(0)
+    with Spawner().ahead() as tell:
+        tell(b"anything")
