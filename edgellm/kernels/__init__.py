@@ -19,9 +19,9 @@ from edgellm.kernels._codec import (
     pack_tokens,
     packed_shapes,
     unpack_channels,
-    unpack_each,
     unpack_tokens,
 )
+from edgellm.kernels._filling import Filling, PackedRun, filling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Axis",
+    "Filling",
     "Packed",
+    "PackedRun",
     "PackedShapes",
     "available_isas",
     "bf16_to_f16",
@@ -37,13 +39,13 @@ __all__ = [
     "f16_to_f32",
     "f32_to_bf16",
     "f32_to_f16",
+    "filling",
     "isa",
     "pack_channels",
     "pack_tokens",
     "packed_shapes",
     "transpose_f16",
     "unpack_channels",
-    "unpack_each",
     "unpack_tokens",
 ]
 

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from edgellm.kernels import _choice, _codec_numpy
-from edgellm.kernels._numpy import check_array, check_matrix, rows_follow
+from edgellm.kernels._numpy import check_matrix, rows_follow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 Axis = Literal["channels", "tokens"]
@@ -142,47 +140,6 @@ def unpack_tokens(
     return _unpack(packed, "tokens", n_channels, bits, group, out)
 
 
-def unpack_each(
-    packed: Packed,
-    n_channels: int,
-    *,
-    axis: Axis,
-    bits: int,
-    group: int,
-    outs: Sequence[NDArray[np.uint16]],
-) -> None:
-    """Unpack several matrices of one shape as `unpack_channels` or `unpack_tokens` does each.
-
-    Args:
-        packed: arrays with one more axis in front, along which the matrices follow.
-        n_channels: of each.
-        axis: "channels" (K) or "tokens" (V).
-        bits: as they were packed.
-        group: as they were packed.
-        outs: where to write, one for each matrix; see `unpack_channels`.
-
-    Raises:
-        TypeError, ValueError, UsageError: as `unpack_channels`; then nothing was written.
-    """
-    n = len(outs)
-    if not n:
-        raise ValueError("there is nothing to unpack")
-    codes, scale, minimum = packed.codes, packed.scale, packed.minimum
-    check_array("codes", codes, 3, np.uint8)
-    shapes = packed_shapes(codes.shape[1], n_channels, axis=axis, bits=bits, group=group)
-    _check_packed(packed, bits, shapes, (n,))
-    for out in outs:
-        _check_out(out, (codes.shape[1], n_channels), packed)
-    group = min(group, max(*outs[0].shape, 1))
-    native = _choice.native()
-    if native is not None:
-        native.unpack_each(codes, scale, minimum, _GROUPED[axis], bits, group, outs)
-        return
-    for i, out in enumerate(outs):
-        low = None if minimum is None else minimum[i]
-        _codec_numpy.unpack(codes[i], scale[i], low, _GROUPED[axis], bits, group, out)
-
-
 def _pack(x: NDArray[np.uint16], axis: Axis, bits: int, group: int) -> Packed:
     check_matrix("x", x)
     shapes = packed_shapes(*x.shape, axis=axis, bits=bits, group=group)
@@ -219,19 +176,16 @@ def _unpack(
     return out
 
 
-def _check_packed(
-    packed: Packed, bits: int, shapes: PackedShapes, before: tuple[int, ...] = ()
-) -> None:
-    """Refuse arrays of other shapes, each with `before` in front."""
-    minimum, n_axes = packed.minimum, 2 + len(before)
-    _check_shape("codes", packed.codes.shape, (*before, *shapes.codes))
-    check_array("scale", packed.scale, n_axes)
-    _check_shape("scale", packed.scale.shape, (*before, *shapes.scale))
+def _check_packed(packed: Packed, bits: int, shapes: PackedShapes) -> None:
+    minimum = packed.minimum
+    _check_shape("codes", packed.codes.shape, shapes.codes)
+    check_matrix("scale", packed.scale)
+    _check_shape("scale", packed.scale.shape, shapes.scale)
     if (minimum is None) != (shapes.minimum is None):
         raise ValueError(f"{bits} bits {'need a' if minimum is None else 'have no'} minimum")
     if minimum is not None:
-        check_array("minimum", minimum, n_axes)
-        _check_shape("minimum", minimum.shape, (*before, *shapes.scale))
+        check_matrix("minimum", minimum)
+        _check_shape("minimum", minimum.shape, shapes.scale)
 
 
 def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:

@@ -7,19 +7,22 @@ GIL for the length of a call; kernels are called for a whole layer at once, wher
 from __future__ import annotations
 
 import ctypes
+import errno
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from edgellm.kernels._numpy import rows_follow
+from edgellm.kernels._numpy import rows_follow, strides_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-ABI_VERSION: Final = 3
+ABI_VERSION: Final = 4
+RUN_BYTES: Final = 120
+"""Of an `EkvRun`."""
+
 CASTS: Final = ("f32_f16", "f16_f32", "f32_bf16", "bf16_f32", "bf16_f16")
 _ITEM_BYTES: Final = 2
 _Element = TypeVar("_Element", bound=np.generic)
@@ -51,7 +54,7 @@ class NativeKernels:
             self._transpose_f16 = lib.ekv_transpose_f16
             self._pack = (lib.ekv_pack_chan, lib.ekv_pack_tok)
             self._unpack = (lib.ekv_unpack_chan, lib.ekv_unpack_tok)
-            self._unpack_each = (lib.ekv_unpack_chan_each, lib.ekv_unpack_tok_each)
+            self._fill = getattr(lib, "ekv_fill", None)  # not on Windows
             self._casts = {name: getattr(lib, f"ekv_cast_{name}") for name in CASTS}
         except (OSError, AttributeError) as err:
             raise NativeUnavailable(f"{path}: {err}") from err
@@ -67,8 +70,16 @@ class NativeKernels:
             pack.argtypes = [pointer, stride, *counts, *packed]
         for unpack in self._unpack:
             unpack.argtypes = [*packed, *counts, pointer, stride, stride]
-        for unpack in self._unpack_each:
-            unpack.argtypes = [size, size, *packed, *counts, pointer, stride, stride]
+        if self._fill is not None:
+            self._fill.argtypes = [
+                ctypes.c_int,
+                pointer,
+                size,
+                pointer,
+                pointer,
+                size,
+                ctypes.c_int,
+            ]
         for cast in self._casts.values():
             cast.argtypes = [pointer, size, pointer]
 
@@ -130,7 +141,7 @@ class NativeKernels:
         _call(
             self._pack[axis],
             x.ctypes.data,
-            _row_stride(x),
+            _strides(x)[0],
             *x.shape,
             bits,
             group,
@@ -168,44 +179,41 @@ class NativeKernels:
             bits,
             group,
             out.ctypes.data,
-            *_two_strides(out),
+            *_strides(out),
         )
 
-    def unpack_each(
+    @property
+    def can_fill(self) -> bool:
+        """Say whether there is `fill`."""
+        return self._fill is not None
+
+    def fill(
         self,
-        codes: NDArray[np.uint8],
-        scale: NDArray[np.uint16],
-        minimum: NDArray[np.uint16] | None,
-        axis: int,
-        bits: int,
-        group: int,
-        outs: Sequence[NDArray[np.uint16]],
-    ) -> None:
-        """Do `unpack` for every matrix of the first axis; with one call where they lie alike."""
-        packed: list[NDArray[Any]] = [codes, scale, *([] if minimum is None else [minimum])]
-        steps = {array.strides[0] for array in packed}
-        strides = {out.strides for out in outs}
-        is_even = len(steps) == len(strides) == 1 and outs[0].size > 0
-        is_even = is_even and all(array[0].flags.c_contiguous for array in packed)
-        if not is_even or not all(array.flags.aligned for array in (*packed, *outs)):
-            for i, out in enumerate(outs):
-                its_minimum = None if minimum is None else minimum[i]
-                self.unpack(codes[i], scale[i], its_minimum, axis, bits, group, out)
-            return
-        out = outs[0]
-        _call(
-            self._unpack_each[axis],
-            len(outs),
-            steps.pop(),
-            codes.ctypes.data,
-            scale.ctypes.data,
-            _address(minimum),
-            *out.shape,
-            bits,
-            group,
-            (ctypes.c_void_p * len(outs))(*[out.ctypes.data for out in outs]),
-            *_two_strides(out),
-        )
+        fd: int,
+        runs: ctypes.Array[ctypes.c_char],
+        taken: ctypes.c_size_t,
+        room: NDArray[np.uint8],
+        max_ms: int,
+    ) -> bool | None:
+        """Do runs that nobody has taken.
+
+        Args:
+            fd: of the file.
+            runs: `EkvRun`s, whose outputs were checked.
+            taken: how many of them somebody has taken.
+            room: shape (n,); as many bytes as the longest run that is not plain.
+            max_ms: after which no run is begun.
+
+        Returns:
+            None if some may be left, False if one is not what it should be, else True.
+        """
+        if self._fill is None:
+            raise AssertionError("asked for what is not there")
+        arguments = (ctypes.byref(taken), room.ctypes.data, room.size, max_ms)
+        status = self._fill(fd, runs, len(runs) // RUN_BYTES, *arguments)
+        if status not in (0, 1, -errno.EBADMSG):
+            raise AssertionError(f"{self._fill.__name__} refused {len(runs)} bytes: {status}")
+        return None if status == 1 else status == 0
 
     def cast(self, name: str, x: NDArray[Any], out: NDArray[Any]) -> None:
         """Cast all of `x` into `out`, which is C-contiguous and of the same shape."""
@@ -237,15 +245,12 @@ def _address(array: NDArray[np.uint16] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-def _row_stride(array: NDArray[np.uint16]) -> int:
-    """Give the elements from row to row; with one row, whatever the strides say, its length."""
-    n_rows, n_columns = array.shape
-    return n_columns if n_rows == 1 else array.strides[0] // _ITEM_BYTES
-
-
-def _two_strides(out: NDArray[np.uint16]) -> tuple[int, int]:
-    """Give the elements from token to token and from channel to channel."""
-    return (_row_stride(out), 1) if rows_follow(out) else (1, _row_stride(out.T))
+def _strides(array: NDArray[np.uint16]) -> tuple[int, int]:
+    """Give the elements from token to token and from channel to channel of what was checked."""
+    found = strides_of(array.shape, array.strides)
+    if found is None:
+        raise AssertionError(f"strides {array.strides} of shape {array.shape}")
+    return found
 
 
 def _text(name: bytes | None) -> str:

@@ -50,31 +50,46 @@ def transpose_f16(x: NDArray[np.uint16], out: NDArray[np.uint16]) -> None:
 
 
 def check_matrix(name: str, array: NDArray[Any], dtype: type[np.generic] = np.uint16) -> None:
-    """Refuse what is not a matrix of `dtype` in this machine's byte order; see `check_array`."""
-    check_array(name, array, 2, dtype)
-
-
-def check_array(
-    name: str, array: NDArray[Any], n_axes: int, dtype: type[np.generic] = np.uint16
-) -> None:
-    """Refuse what is not an array of `dtype` in this machine's byte order.
+    """Refuse what is not a matrix of `dtype` in this machine's byte order.
 
     Raises:
         TypeError: not an array, or of another dtype.
-        ValueError: of another number of dimensions.
+        ValueError: not two dimensions.
     """
     if not isinstance(array, np.ndarray) or array.dtype != dtype:
         kind, wanted = getattr(array, "dtype", type(array).__name__), np.dtype(dtype).name
         raise TypeError(
             f"{name} must be an array of {wanted}, not {kind}; use `.view(np.{wanted})`"
         )
-    if array.ndim != n_axes:
-        count = {2: "two", 3: "three"}[n_axes]
-        raise ValueError(f"{name} must have {count} dimensions, not shape {array.shape}")
+    if array.ndim != 2:
+        raise ValueError(f"{name} must have two dimensions, not shape {array.shape}")
 
 
 def rows_follow(array: NDArray[np.uint16]) -> bool:
     """Say whether rows hold their elements side by side and follow one another, gaps allowed."""
-    n_rows, n_columns = array.shape
-    side_by_side = n_columns <= 1 or array.strides[1] == _ITEM_BYTES
-    return side_by_side and (n_rows <= 1 or array.strides[0] >= n_columns * _ITEM_BYTES)
+    return _follow(array.shape, array.strides)
+
+
+def strides_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Give the elements from row to row and from column to column of a matrix of halves.
+
+    One of them is 1; with one row, whatever the strides say, the other is its length.
+
+    Args:
+        shape: of the matrix.
+        strides: in bytes.
+
+    Returns:
+        None where neither rows nor columns hold their elements side by side and follow one another.
+    """
+    if _follow(shape, strides):
+        return (shape[1] if shape[0] == 1 else strides[0] // _ITEM_BYTES), 1
+    if _follow(shape[::-1], strides[::-1]):
+        return 1, (shape[0] if shape[1] == 1 else strides[1] // _ITEM_BYTES)
+    return None
+
+
+def _follow(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    n_rows, n_columns = shape
+    side_by_side = n_columns <= 1 or strides[1] == _ITEM_BYTES
+    return side_by_side and (n_rows <= 1 or strides[0] >= n_columns * _ITEM_BYTES)

@@ -15,10 +15,10 @@ import numpy as np
 from edgellm.core import Tier
 from edgellm.kernels import pack_channels, pack_tokens
 from edgellm.store.layout import is_cut
-from edgellm.store.runs import run_of
+from edgellm.store.runs import axis_of, run_of
 from edgellm.store.state import KVState, PackedPart, PackedSection, PackedState, Part, Section
 from edgellm.store.tiers import PACKED_TYPE
-from edgellm.store.unpacking import finite_groups, is_finite, unpack_sections
+from edgellm.store.unpacking import are_finite, are_finite_groups, unpack_section
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,7 +105,7 @@ def _unpacked(
     rows = np.empty((n_before + section.shape[0], section.shape[1]), np.uint16)
     if before is not None:
         rows[:n_before] = before
-    unpack_sections([section], part.first, tier, section.run[None], [rows[n_before:]])
+    unpack_section(section, part.first, tier, section.run, rows[n_before:])
     return Section(section.layer, section.role, section.type, rows)
 
 
@@ -125,12 +125,12 @@ def _pack(section: Section, first: int, tier: Tier) -> PackedSection | None:
     if section.type != PACKED_TYPE or run is None:
         return None
     rows = section.rows
-    if not is_finite(rows):
+    if not are_finite(rows):
         return None
     n_exact = run.exact.shape[0]
-    pack = pack_channels if section.role == "K" else pack_tokens
+    pack = pack_channels if axis_of(section.role) == "channels" else pack_tokens
     packed = pack(rows[n_exact:], bits=run.coding.bits, group=run.coding.group)
-    if not finite_groups(packed, run.coding.bits).all():
+    if not are_finite_groups(packed, run.coding.bits):
         return None
     content = np.zeros(run.n_bytes, np.uint8)
     run.exact.halves(content)[...] = rows[:n_exact]

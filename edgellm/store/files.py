@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from edgellm.errors import SnapshotIncompatible
 from edgellm.fileio import AtomicWriter, no_fault, open_regular, read_exactly
@@ -31,18 +32,38 @@ if TYPE_CHECKING:
 _WRITABLE_BY_OTHERS: Final = 0o022
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in an open file, where others may read as well.
+
+    Attributes:
+        fd: the file.
+        at: bytes before it.
+    """
+
+    fd: int
+    at: int
+
+
 class OpenFile:
     """A file of the store, open at its first byte.
 
     Attributes:
         n_bytes: length of what can be read.
         disk_bytes: what the file has on the disk, an envelope included.
+
+    Args:
+        file: unbuffered; what lies in an envelope, or the file itself.
+        is_plain: whether it is the file itself.
     """
 
-    def __init__(self, file: BinaryIO, n_bytes: int, disk_bytes: int) -> None:
+    def __init__(
+        self, file: BinaryIO, n_bytes: int, disk_bytes: int, *, is_plain: bool = False
+    ) -> None:
         self.n_bytes = n_bytes
         self.disk_bytes = disk_bytes
         self._file = file
+        self._is_plain = is_plain
 
     def fill(self, into: bytearray | memoryview) -> None:
         """Read as many bytes as `into` has.
@@ -53,71 +74,14 @@ class OpenFile:
         """
         read_exactly(self._file, into)
 
-    def fill_all(self, into: list[memoryview]) -> None:
-        """Read as many bytes as all of these have, one after the other; raises as `fill`."""
-        for view in into:
-            self.fill(view)
-
     def skip(self, n_bytes: int) -> None:
         """Leave out the next bytes."""
         self._file.seek(n_bytes, os.SEEK_CUR)
 
-    def twin(self) -> OpenFile | None:
-        """Return a second reader of the same file, at the same place.
-
-        Returns:
-            None where another thread cannot read beside this one.
-        """
-        return None
-
-
-class PlainFile(OpenFile):
-    """A file without an envelope, read at a place that is its reader's own.
-
-    Args:
-        fd: of the open file.
-        n_bytes: its length.
-        at: the place to begin.
-    """
-
-    def __init__(self, fd: int, n_bytes: int, at: int = 0) -> None:
-        self._place = _Place(fd, at)
-        super().__init__(cast("BinaryIO", self._place), n_bytes, n_bytes)
-
-    def fill_all(self, into: list[memoryview]) -> None:
-        """Read as many bytes as all of these have, with one call to the system if it likes."""
-        n_read = self._place.read(into)
-        for view in into:
-            n_here = min(n_read, view.nbytes)
-            n_read -= n_here
-            if n_here < view.nbytes:
-                self.fill(view[n_here:])
-
-    def skip(self, n_bytes: int) -> None:
-        """Leave out the next bytes."""
-        self._place.at += n_bytes
-
-    def twin(self) -> PlainFile:
-        """Return a second reader of the same file, at the same place."""
-        return PlainFile(self._place.fd, self.n_bytes, self._place.at)
-
-
-class _Place:
-    """A place in an open file, which moves on by itself; others may read elsewhere."""
-
-    def __init__(self, fd: int, at: int) -> None:
-        self.fd = fd
-        self.at = at
-
-    def read(self, into: list[memoryview]) -> int:
-        """Fill buffers of bytes as far as the system likes; 0 at the end of the file."""
-        n = os.preadv(self.fd, into, self.at)
-        self.at += n
-        return n
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Fill one buffer, likewise."""
-        return self.read([buffer])
+    @property
+    def place(self) -> Place | None:
+        """Return where the next byte lies, or None where the file does not have it as it is read."""
+        return Place(self._file.fileno(), self._file.tell()) if self._is_plain else None
 
 
 class Files:
@@ -203,10 +167,7 @@ def _open(path: Path, secret: StoreKey | None) -> Iterator[OpenFile]:
     with open_regular(path) as (file, status):
         _refuse_strangers(status)
         inner, n_bytes = envelope.opened(file, status.st_size, secret)
-        if inner is file and hasattr(os, "preadv"):
-            yield PlainFile(file.fileno(), n_bytes)
-        else:
-            yield OpenFile(inner, n_bytes, status.st_size)
+        yield OpenFile(inner, n_bytes, status.st_size, is_plain=inner is file)
 
 
 def refuse_foreign_folders(path: Path) -> None:

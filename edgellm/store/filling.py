@@ -1,63 +1,43 @@
-"""Filling the rows of a state from one open file: in place where they lie as in the file.
+"""Filling the rows of a state from one open file: at once where the kernels can, else run by run.
 
-Two threads share the work on a large file. Each takes the next share as soon as it is done with one, so neither
-waits for the other where a processor is busy with something else. Of plain rows each thread has a reader at its
-own place, and both read at the same time. Where there is something to unpack, the two take turns at reading, which
-keeps the file in order for the system that reads ahead, and unpack at the same time.
+Two threads share the work on a large file. Each takes the next section as soon as it is done with one, so
+neither waits for the other where a processor is busy with something else. The kernels' threads read at two
+places; ours take turns at reading, because a file in an envelope has one place, and unpack at the same time.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections import deque
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from edgellm.kernels import transpose_f16
+from edgellm.kernels import PackedRun, filling, transpose_f16
 from edgellm.store import layout, planes
 from edgellm.store.beside import Beside
+from edgellm.store.jobs import jobs_of
 from edgellm.store.opening import blamed
-from edgellm.store.portions import jobs_of, shares_of
-from edgellm.store.runs import aligned
+from edgellm.store.runs import axis_of, run_of
 from edgellm.store.taking import Runs
-from edgellm.store.unpacking import unpack_sections
+from edgellm.store.unpacking import unpack_section
 
 if TYPE_CHECKING:
-    from collections import deque
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
     from edgellm.core import Tier
+    from edgellm.kernels import Filling
     from edgellm.store.chain import Link
-    from edgellm.store.portions import Job, Share
-    from edgellm.store.state import KVState
+    from edgellm.store.files import OpenFile
+    from edgellm.store.jobs import Job
+    from edgellm.store.state import KVState, Role
 
-    Run = NDArray[np.uint8]
-
-MIN_TWO_THREADS_BYTES: Final = 4 << 20
-"""Of a file that two threads read: starting one takes about as long as reading half of this."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What one or two threads take their shares from.
-
-    Attributes:
-        tier: of the file.
-        left: shares that nobody has taken.
-        runs: the reader, before the first of them.
-        turn: held while a share is taken and read; None where each thread has a reader of its own.
-        room_bytes: of the longest share that is not read to where its rows belong.
-    """
-
-    tier: Tier
-    left: deque[Share]
-    runs: Runs
-    turn: AbstractContextManager[object] | None
-    room_bytes: int
+MIN_TWO_THREADS_BYTES: Final = 2 << 20
+"""Of runs that two threads read: starting one takes about as long as reading half of this."""
 
 
 def fill_rows(link: Link, state: KVState, *, is_last: bool) -> bytes:
@@ -69,73 +49,121 @@ def fill_rows(link: Link, state: KVState, *, is_last: bool) -> bytes:
         is_last: whether the file is the one asked for, whose windows count; of those that it leans
             on, only the dense rows do.
     """
-    header, runs = link.header, Runs(link.file)
+    header = link.header
     jobs = jobs_of(header, state, is_last=is_last)
     with blamed(link.path):
+        left = _left_at_once(link.file, header.tier, jobs)
+        runs = Runs(link.file)
         ids = bytearray(header.tokens.n_bytes)
         runs.take(header.tokens, memoryview(ids))
-        shares = shares_of(jobs)
-        is_plain = all(job.is_plain for job in jobs)
-        both_read = is_plain and runs.twin() is not None
-        has_two = sum(job.n_bytes for job in jobs) >= MIN_TWO_THREADS_BYTES
-        room_bytes = max((s.n_bytes for s in shares if not s.jobs[0].is_in_place), default=0)
-        turn = None if both_read else threading.Lock()
-        work = _Work(header.tier, shares, runs, turn, room_bytes)
-        with Beside(_do, work) if has_two and (both_read or not is_plain) else nullcontext():
-            _do(work)
-        runs.go_to(layout.data_bytes(header), len(jobs) + 1)  # the token ids are a run, too
+        _by_two(_ByTurns(header.tier, runs, left).do, left)
+        runs.go_to(layout.data_bytes(header), len(header.extents()))
         runs.footer(layout.FOOTER.pack(layout.END_MAGIC, link.file.n_bytes, link.digest))
     return bytes(ids)
 
 
-def _do(work: _Work) -> None:
-    """Do shares as long as there are any; what one thread raises stops the other."""
-    room = np.empty(work.room_bytes, np.uint8)
-    runs = (work.runs.twin() if work.turn is None else None) or work.runs
-    try:
-        while True:
-            with work.turn or nullcontext():
-                try:
-                    share = work.left.popleft()
-                except IndexError:
-                    return
-                runs.go_to(share.jobs[0].row.extent.offset, share.n_before + 1)
-                run = _read(runs, share.jobs, room)
-            if run is not None:
-                _unpack(share.jobs, work.tier, run)
-    finally:
-        work.left.clear()
+def _by_two(do: Callable[[], None], jobs: list[Job]) -> None:
+    """Have jobs done by two threads where there is enough to do."""
+    has_two = sum(job.row.extent.n_bytes for job in jobs) >= MIN_TWO_THREADS_BYTES
+    with Beside(do) if has_two else nullcontext():
+        do()
 
 
-def _read(runs: Runs, jobs: list[Job], room: Run) -> Run | None:
-    """Read a share; return the runs, one a row, where their sections' rows have to be made of them."""
-    if jobs[0].rows is None:  # the next share's place is behind it
+def _left_at_once(file: OpenFile, tier: Tier, jobs: list[Job]) -> list[Job]:
+    """Have the kernels do what they can, and return the rest: all of it where something is wrong.
+
+    What is wrong is found again, and said, by who reads run by run.
+    """
+    place = file.place
+    work = filling(place.fd) if place is not None else None
+    if place is None or work is None:
+        return jobs
+    done = [_is_added(work, place.at, tier, job) for job in jobs]
+    if not any(done):
+        return jobs
+    _by_two(work.do, [job for job, is_done in zip(jobs, done, strict=True) if is_done])
+    if not work.is_whole:
+        return jobs
+    return [job for job, is_done in zip(jobs, done, strict=True) if not is_done]
+
+
+def _is_added(work: Filling, start: int, tier: Tier, job: Job) -> bool:
+    """Return whether the kernels do a job."""
+    row, extent = job.row, job.row.extent
+    packed = None
+    if not job.is_plain:
+        packed = (
+            _packed_run(tier, row.role, row.shape, job.first) if row.stored == "packed" else None
+        )
+        if packed is None:
+            return False
+    found = bytes.fromhex(extent.xxh3)
+    return work.add(start + extent.offset, extent.n_bytes, found, job.rows, packed)
+
+
+@functools.lru_cache(maxsize=256)
+def _packed_run(tier: Tier, role: Role, shape: tuple[int, int], first: int) -> PackedRun | None:
+    """Return how a section is packed, in the kernels' words."""
+    run = run_of(tier, role, shape, first)
+    if run is None:
         return None
-    extents = [job.row.extent for job in jobs]
-    if jobs[0].is_in_place:
-        views = [job.rows.reshape(-1).view(np.uint8).data for job in jobs if job.rows is not None]
-        if len(views) > 1:
-            runs.take_all(extents, views)
-        else:
-            runs.take(extents[0], views[0])
-        return None
-    n_bytes = extents[0].n_bytes
-    if len(jobs) == 1:
-        runs.take(extents[0], room[:n_bytes].data)
-        return room[:n_bytes].reshape(1, n_bytes)
-    found = room[: len(jobs) * aligned(n_bytes)].reshape(len(jobs), -1)
-    runs.take_even(extents, found)
-    return found[:, :n_bytes]
+    how, places = run.coding, (run.scale.start, run.minimum.start, run.codes.start)
+    return PackedRun(axis_of(role), how.bits, how.group, run.exact.shape[0], *places)
 
 
-def _unpack(jobs: list[Job], tier: Tier, found: Run) -> None:
-    """Write the rows of a share's sections, of any strides, from their runs."""
-    row, rows = jobs[0].row, [job.rows for job in jobs if job.rows is not None]
+class _ByTurns:
+    """Jobs that one or two threads do, each of which calls `do`.
+
+    Args:
+        tier: of the file.
+        runs: the reader, before the first of them.
+        jobs: in the file's order.
+    """
+
+    def __init__(self, tier: Tier, runs: Runs, jobs: list[Job]) -> None:
+        self._tier = tier
+        self._runs = runs
+        self._left = deque(jobs)
+        self._turn = threading.Lock()  # held while a job is taken and read
+        self._room_bytes = max(
+            (j.row.extent.n_bytes for j in jobs if not _is_in_place(j)), default=0
+        )
+
+    def do(self) -> None:
+        """Do jobs as long as there are any; what one thread raises stops the other."""
+        room = np.empty(self._room_bytes, np.uint8)
+        try:
+            while True:
+                with self._turn:
+                    try:
+                        job = self._left.popleft()
+                    except IndexError:
+                        return
+                    run = self._read(job, room)
+                if not _is_in_place(job):
+                    _unpack(job, self._tier, run)
+        finally:
+            self._left.clear()
+
+    def _read(self, job: Job, room: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Read a section's run to where its rows are wanted, if they lie there as in the file."""
+        extent = job.row.extent
+        run = job.rows.reshape(-1).view(np.uint8) if _is_in_place(job) else room[: extent.n_bytes]
+        self._runs.go_to(extent.offset, job.number)
+        self._runs.take(extent, run.data)
+        return run
+
+
+def _is_in_place(job: Job) -> bool:
+    return job.is_plain and job.rows.flags.c_contiguous
+
+
+def _unpack(job: Job, tier: Tier, run: NDArray[np.uint8]) -> None:
+    """Write a section's rows, of any strides, from its run."""
+    row, out = job.row, job.rows
     if row.stored == "packed":
-        unpack_sections([job.row for job in jobs], jobs[0].part.first, tier, found, rows)
-        return
-    run, out = found[0], rows[0]
-    if row.stored == "planes":
+        unpack_section(row, job.first, tier, run, out)
+    elif row.stored == "planes":
         planes.join(run, out, f"layer {row.layer} {row.role}")
     elif out.itemsize == 2 and out.strides[0] < out.strides[1]:
         transpose_f16(run.view(np.uint16).reshape(row.shape), out=out.T)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgellm.core import Tier
+    from edgellm.kernels import Axis
     from edgellm.store.state import Role
     from edgellm.store.tiers import Coding
 
@@ -32,6 +33,11 @@ ELEMENT_BYTES: Final = 2
 def aligned(n_bytes: int) -> int:
     """Return the next multiple of 64."""
     return -(-n_bytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def axis_of(role: Role) -> Axis:
+    """Return along which axis sections of a role are packed: keys by channel, values by token."""
+    return "channels" if role == "K" else "tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +60,12 @@ class Piece:
         return self.start + self.shape[0] * self.shape[1] * self.item_bytes
 
     def codes(self, run: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a matrix of bytes as a view of its run, or of each of some runs; see `halves`."""
-        return run[..., self.start : self.end].reshape(*run.shape[:-1], *self.shape)
+        """Return a matrix of bytes as a view of its run."""
+        return run[self.start : self.end].reshape(self.shape)
 
     def halves(self, run: NDArray[np.uint8]) -> NDArray[np.uint16]:
-        """Return a matrix of f16 bits as a view of its run.
-
-        Args:
-            run: its bytes; with axes before the last one, of some runs, and so is the result.
-        """
-        halves = run[..., self.start : self.end].view("<u2")
-        return halves.reshape(*run.shape[:-1], *self.shape)
+        """Return a matrix of f16 bits as a view of its run."""
+        return run[self.start : self.end].view("<u2").reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,15 @@ class Run:
         return self.codes.end
 
     def packed(self, run: NDArray[np.uint8]) -> Packed:
-        """Return what the kernels unpack, as views of the run; of some runs, see `Piece.halves`."""
+        """Return what the kernels unpack, as views of the run."""
         minimum = self.minimum.halves(run) if self.minimum.shape[0] else None
         return Packed(self.codes.codes(run), self.scale.halves(run), minimum)
 
     def paddings(self, run: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-        """Give the bytes between the pieces of one run or some, which are zero."""
-        yield run[..., self.exact.end : self.scale.start]
-        yield run[..., self.scale.end : self.minimum.start]
-        yield run[..., self.minimum.end : self.codes.start]
+        """Give the bytes between the pieces of a run, which are zero."""
+        yield run[self.exact.end : self.scale.start]
+        yield run[self.scale.end : self.minimum.start]
+        yield run[self.minimum.end : self.codes.start]
 
 
 @functools.lru_cache(maxsize=256)  # the layers of a model have few shapes
@@ -120,7 +121,7 @@ def run_of(tier: Tier, role: Role, shape: tuple[int, int], first: int) -> Run | 
     sizes = packed_shapes(
         n_tokens - n_exact,
         n_channels,
-        axis="channels" if role == "K" else "tokens",
+        axis=axis_of(role),
         bits=how.bits,
         group=how.group,
     )

@@ -15,9 +15,6 @@ from edgellm.store import layout
 from edgellm.store.runs import aligned
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from edgellm.store.files import OpenFile
     from edgellm.store.header import Extent
 
@@ -29,10 +26,10 @@ smaller piece costs more calls than it saves."""
 class Runs:
     """Takes the runs of one file in order, from the first behind its header to the footer."""
 
-    def __init__(self, file: OpenFile, at: int = 0, n_taken: int = 0) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self._file = file
-        self._at = at  # from the end of the header, as extents count
-        self._n_taken = n_taken
+        self._at = 0  # from the end of the header, as extents count
+        self._n_taken = 0
 
     def take(self, extent: Extent, into: memoryview) -> None:
         """Read a run and check its sum, and the padding after it.
@@ -46,45 +43,16 @@ class Runs:
             piece = into[at : at + PIECE_BYTES]
             self._file.fill(piece)
             found.update(piece)
-        self._check(extent, found.hexdigest())
+        if found.hexdigest() != extent.xxh3:
+            what = f"section {self._n_taken} at {extent.offset}"
+            raise SnapshotCorrupt(f"{what}: the checksum is wrong")
         if n_padding := aligned(extent.n_bytes) - extent.n_bytes:
             padding = bytearray(n_padding)
             self._file.fill(padding)
             if any(padding):
                 raise SnapshotCorrupt(f"section {self._n_taken}: the padding after it is not zero")
-        self._done(extent)
-
-    def take_even(self, extents: list[Extent], into: NDArray[np.uint8]) -> None:
-        """Read some runs of one length with the padding after each; see `take`.
-
-        Args:
-            extents: of the next runs.
-            into: shape (runs, length with padding), C-contiguous.
-        """
-        self._file.fill(into.reshape(-1).data)
-        n_bytes = extents[0].n_bytes
-        has_padding = n_bytes < into.shape[1]
-        for extent, run in zip(extents, into, strict=True):
-            self._check(extent, xxhash.xxh3_128_hexdigest(run[:n_bytes].data))
-            if has_padding and run[n_bytes:].any():
-                raise SnapshotCorrupt(f"section {self._n_taken}: the padding after it is not zero")
-            self._done(extent)
-
-    def take_all(self, extents: list[Extent], into: list[memoryview]) -> None:
-        """Read some runs that need no padding, and check their sums; see `take`."""
-        self._file.fill_all(into)
-        for extent, content in zip(extents, into, strict=True):
-            self._check(extent, xxhash.xxh3_128_hexdigest(content))
-            self._done(extent)
-
-    def _done(self, extent: Extent) -> None:
         self._at = extent.offset + aligned(extent.n_bytes)
         self._n_taken += 1
-
-    def _check(self, extent: Extent, found: str) -> None:
-        if found != extent.xxh3:
-            what = f"section {self._n_taken} at {extent.offset}"
-            raise SnapshotCorrupt(f"{what}: the checksum is wrong")
 
     def go_to(self, offset: int, n_taken: int) -> None:
         """Leave out what lies before an offset, which is that of a run or of the footer.
@@ -103,8 +71,3 @@ class Runs:
         self._file.fill(footer)
         if footer != expected:
             raise SnapshotCorrupt("the footer is wrong")
-
-    def twin(self) -> Runs | None:
-        """Return what takes the runs from here on at the same time; see `OpenFile.twin`."""
-        file = self._file.twin()
-        return Runs(file, self._at, self._n_taken) if file is not None else None

@@ -72,7 +72,7 @@ void measure_transpose(size_t n_tokens, size_t n_channels) {
 int main(int argc, char **argv) {
   if (ekv_abi_version() != EKV_ABI_VERSION) return 2;
   const bool is_check = argc > 1 && std::strcmp(argv[1], "--check") == 0;
-  int n_wrong = check_transpose() + check_codec() + check_casts();
+  int n_wrong = check_transpose() + check_codec() + check_casts() + check_sums();
   if (is_check && argc > 2) n_wrong += check_golden(argv[2]);
   std::printf("rows:");
   for (const std::string &row : rows()) std::printf(" %s", row.c_str());
@@ -84,5 +84,6 @@ int main(int argc, char **argv) {
     measure_codec(1024, n_channels);
   }
   measure_transpose(3072, 1024);
+  measure_sums(512 * 1024);
   return 0;
 }

@@ -44,9 +44,11 @@ double best_gb_per_s(size_t bytes, Call call) {
 int check_transpose();
 int check_codec();
 int check_casts();
+int check_sums();
 
 // Compares every row with what numpy made, from a file of cases; one that cannot be read counts too.
 int check_golden(const char *path);
 
 void measure_transpose(size_t n_tokens, size_t n_channels);
 void measure_codec(size_t n_tokens, size_t n_channels);
+void measure_sums(size_t n_bytes);

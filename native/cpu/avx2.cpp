@@ -55,4 +55,23 @@ static void transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels,
   kScalar.transpose_f16(x + t_end * ldx, n_tokens - t_end, n_channels, y + t_end, ldx, ldy);
 }
 
-const Kernels kAvx2 = {"avx2", supported, transpose_f16, &kAvx2Codec};
+static inline __m256i summed(__m256i sums, const uint8_t *x, const uint8_t *secret) {
+  const __m256i items = _mm256_loadu_si256((const __m256i *)x);
+  const __m256i keys = _mm256_xor_si256(items, _mm256_loadu_si256((const __m256i *)secret));
+  const __m256i products = _mm256_mul_epu32(keys, _mm256_srli_epi64(keys, 32));
+  const __m256i others = _mm256_shuffle_epi32(items, _MM_SHUFFLE(1, 0, 3, 2));
+  return _mm256_add_epi64(sums, _mm256_add_epi64(products, others));
+}
+
+static void sum_stripes(const uint8_t *x, size_t n, const uint8_t *secret, uint64_t *lanes) {
+  __m256i low = _mm256_loadu_si256((const __m256i *)lanes);
+  __m256i high = _mm256_loadu_si256((const __m256i *)(lanes + 4));
+  for (; n > 0; --n, x += 64, secret += 8) {
+    low = summed(low, x, secret);
+    high = summed(high, x + 32, secret + 32);
+  }
+  _mm256_storeu_si256((__m256i *)lanes, low);
+  _mm256_storeu_si256((__m256i *)(lanes + 4), high);
+}
+
+const Kernels kAvx2 = {"avx2", supported, transpose_f16, sum_stripes, &kAvx2Codec};

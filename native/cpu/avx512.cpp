@@ -1,6 +1,9 @@
 // AVX-512 row (F and BW). No C++ headers here, for the reason given in avx2.cpp.
 // GCC 12 warns about its own intrinsics (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 #include "table.hpp"
@@ -51,4 +54,16 @@ static void transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels,
   kScalar.transpose_f16(x + t_end * ldx, n_tokens - t_end, n_channels, y + t_end, ldx, ldy);
 }
 
-const Kernels kAvx512 = {"avx512", supported, transpose_f16, &kAvx512Codec};
+static void sum_stripes(const uint8_t *x, size_t n, const uint8_t *secret, uint64_t *lanes) {
+  __m512i sums = _mm512_loadu_si512(lanes);
+  for (; n > 0; --n, x += 64, secret += 8) {
+    const __m512i items = _mm512_loadu_si512(x);
+    const __m512i keys = _mm512_xor_si512(items, _mm512_loadu_si512(secret));
+    const __m512i products = _mm512_mul_epu32(keys, _mm512_srli_epi64(keys, 32));
+    const __m512i others = _mm512_shuffle_epi32(items, (_MM_PERM_ENUM)_MM_SHUFFLE(1, 0, 3, 2));
+    sums = _mm512_add_epi64(sums, _mm512_add_epi64(products, others));
+  }
+  _mm512_storeu_si512(lanes, sums);
+}
+
+const Kernels kAvx512 = {"avx512", supported, transpose_f16, sum_stripes, &kAvx512Codec};

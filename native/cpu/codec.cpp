@@ -4,28 +4,8 @@
 
 #include "checks.hpp"
 #include "edgellm_native.h"
+#include "plan.hpp"
 #include "table.hpp"
-
-static constexpr size_t kItem = sizeof(uint16_t);
-
-// Counts of one packed matrix; `n_scales` is the length of a row of scales.
-struct Plan {
-  size_t n_tokens, n_channels, group, n_scales, ld_codes;
-  int bits;
-};
-
-static bool make_plan(size_t n_tokens, size_t n_channels, int bits, size_t group, bool by_channel,
-                      Plan *plan) {
-  const bool known = bits == 8 || bits == 6 || bits == 5 || bits == 4;
-  if (!known || group == 0 || n_channels > PTRDIFF_MAX / kItem) return false;
-  const size_t n_blocks = n_channels / kBlock + (n_channels % kBlock != 0);
-  const size_t n_groups = n_channels / group + (n_channels % group != 0);
-  *plan = {n_tokens, n_channels, group, by_channel ? n_channels : n_groups,
-           n_blocks * 8 * (size_t)bits, bits};
-  // By channel there are no more rows of scales than tokens: this bounds both.
-  return fits(n_tokens, plan->ld_codes, (ptrdiff_t)plan->ld_codes, 1) &&
-         fits(n_tokens, plan->n_scales, (ptrdiff_t)plan->n_scales, kItem);
-}
 
 static bool buffers(const Plan &plan, const void *codes, const void *scale, const void *minimum) {
   return codes != nullptr && aligned(scale, kItem) && (plan.bits == 8 || aligned(minimum, kItem));
@@ -61,12 +41,6 @@ static void transposed(const Plan &plan, uint16_t *y, size_t ldc, Unpack unpack)
       }
     }
   }
-}
-
-// Whether the output is rows of channels or rows of tokens, without overlap.
-static bool fits_either(const Plan &plan, ptrdiff_t ldt, ptrdiff_t ldc) {
-  return (ldc == 1 && fits(plan.n_tokens, plan.n_channels, ldt, kItem)) ||
-         (ldt == 1 && fits(plan.n_channels, plan.n_tokens, ldc, kItem));
 }
 
 int ekv_pack_chan(const uint16_t *x, ptrdiff_t ldx, size_t n_tokens, size_t n_channels, int bits,
@@ -143,40 +117,6 @@ int ekv_unpack_tok(const uint8_t *codes, const uint16_t *scale, const uint16_t *
     transposed(plan, y, (size_t)ldc, unpack);
   }
   return 0;
-}
-
-// Calls `unpack` with the arrays of each of `n` matrices. All but the outputs' addresses is refused, if
-// at all, by the first call; the addresses are looked at before it.
-template <typename Unpack>
-static int each(size_t n, size_t step, const uint8_t *codes, const uint16_t *scale,
-                const uint16_t *minimum, uint16_t *const *ys, Unpack unpack) {
-  if (step % kItem != 0 || (n != 0 && ys == nullptr)) return -EINVAL;
-  for (size_t i = 0; i < n; ++i) {
-    if (!aligned(ys[i], kItem)) return -EINVAL;
-  }
-  for (size_t i = 0; i < n; ++i) {
-    const size_t at = i * (step / kItem);
-    const int status = unpack(codes + i * step, scale + at,
-                              minimum == nullptr ? nullptr : minimum + at, ys[i]);
-    if (status != 0) return status;
-  }
-  return 0;
-}
-
-int ekv_unpack_chan_each(size_t n, size_t step, const uint8_t *codes, const uint16_t *scale,
-                         const uint16_t *minimum, size_t n_tokens, size_t n_channels, int bits,
-                         size_t group, uint16_t *const *ys, ptrdiff_t ldt, ptrdiff_t ldc) {
-  return each(n, step, codes, scale, minimum, ys, [&](auto c, auto s, auto m, auto y) {
-    return ekv_unpack_chan(c, s, m, n_tokens, n_channels, bits, group, y, ldt, ldc);
-  });
-}
-
-int ekv_unpack_tok_each(size_t n, size_t step, const uint8_t *codes, const uint16_t *scale,
-                        const uint16_t *minimum, size_t n_tokens, size_t n_channels, int bits,
-                        size_t group, uint16_t *const *ys, ptrdiff_t ldt, ptrdiff_t ldc) {
-  return each(n, step, codes, scale, minimum, ys, [&](auto c, auto s, auto m, auto y) {
-    return ekv_unpack_tok(c, s, m, n_tokens, n_channels, bits, group, y, ldt, ldc);
-  });
 }
 
 // Casts: n elements, both buffers aligned to their elements.

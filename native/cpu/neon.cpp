@@ -51,4 +51,18 @@ static void transpose_f16(const uint16_t *x, size_t n_tokens, size_t n_channels,
   kScalar.transpose_f16(x + t_end * ldx, n_tokens - t_end, n_channels, y + t_end, ldx, ldy);
 }
 
-const Kernels kNeon = {"neon", supported, transpose_f16, &kNeonCodec};
+static void sum_stripes(const uint8_t *x, size_t n, const uint8_t *secret, uint64_t *lanes) {
+  uint64x2_t sums[4];
+  for (int i = 0; i < 4; ++i) sums[i] = vld1q_u64(lanes + 2 * i);
+  for (; n > 0; --n, x += 64, secret += 8) {
+    for (int i = 0; i < 4; ++i) {
+      const uint64x2_t items = vreinterpretq_u64_u8(vld1q_u8(x + 16 * i));
+      const uint64x2_t keys = veorq_u64(items, vreinterpretq_u64_u8(vld1q_u8(secret + 16 * i)));
+      sums[i] = vaddq_u64(sums[i], vextq_u64(items, items, 1));
+      sums[i] = vmlal_u32(sums[i], vmovn_u64(keys), vshrn_n_u64(keys, 32));
+    }
+  }
+  for (int i = 0; i < 4; ++i) vst1q_u64(lanes + 2 * i, sums[i]);
+}
+
+const Kernels kNeon = {"neon", supported, transpose_f16, sum_stripes, &kNeonCodec};

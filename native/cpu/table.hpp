@@ -54,6 +54,8 @@ struct Kernels {
   // Sizes and strides were checked by the dispatcher.
   void (*transpose_f16)(const uint16_t *x, size_t n_tokens, size_t n_channels, uint16_t *y,
                         size_t ldx, size_t ldy);
+  // XXH3's lanes after so many stripes of 64 bytes, each with a secret 8 bytes further on.
+  void (*sum_stripes)(const uint8_t *x, size_t n, const uint8_t *secret, uint64_t *lanes);
   const Codec *codec;
 };
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EKV_ABI_VERSION 3
+#define EKV_ABI_VERSION 4
 #define EKV_API __attribute__((visibility("default")))
 
 #ifdef __cplusplus
@@ -72,6 +72,41 @@ EKV_API int ekv_unpack_tok_each(size_t n, size_t step, const uint8_t *codes, con
                                 const uint16_t *minimum, size_t n_tokens, size_t n_channels,
                                 int bits, size_t group, uint16_t *const *ys, ptrdiff_t ldt,
                                 ptrdiff_t ldc);
+
+/* XXH3-128 of n >= EKV_MIN_SUMMED bytes, no seed, default secret, as its 16 canonical bytes. */
+#define EKV_MIN_SUMMED 241
+EKV_API int ekv_xxh3_128(const uint8_t *x, size_t n, uint8_t *digest);
+
+#if !defined(_WIN32)
+/* What a run of a file holds: bytes as they belong to y; a float16 matrix that is to be transposed;
+ * or some exact rows of a float16 matrix and the rest of them packed, by channel or by token. */
+enum { EKV_PLAIN, EKV_TURNED, EKV_CHANNELS, EKV_TOKENS };
+
+/* A run, and where what it holds is written. Zeros follow it up to a multiple of 64. A plain run has
+ * no fields from `bits` on, a turned one only n_tokens, n_channels and ldc. */
+typedef struct {
+  int64_t offset;   /* of its first byte in the file */
+  uint64_t n_bytes; /* EKV_MIN_SUMMED or more */
+  uint8_t sum[16];  /* its ekv_xxh3_128 */
+  uint64_t y;       /* the address: n_bytes, or a matrix as ekv_unpack_* writes it */
+  int32_t kind;
+  int32_t bits;
+  uint64_t n_exact; /* rows that are not packed, before the n_tokens that are */
+  uint64_t n_tokens, n_channels, group;
+  uint64_t scale, minimum, codes; /* offsets in the run, multiples of 64; zeros fill the gaps */
+  int64_t ldt, ldc;
+} EkvRun;
+
+/* Takes runs, reads each, and writes it once all of it was checked: its sum, the zeros, that nothing
+ * which is exact, or which a code of its group could mean, is infinite or a NaN. Threads that share
+ * the work call it with the same `next`, which begins as 0, and each with room for the longest run
+ * that is not plain; plain ones are read to where they belong. Every call takes a run at least.
+ *
+ * 0: none is left to take. 1: more than max_ms have passed; call again. -EBADMSG: a run is not what
+ * it should be, or cannot be read. -EINVAL: it says what cannot be. After these none is left. */
+EKV_API int ekv_fill(int fd, const EkvRun *runs, size_t n, size_t *next, uint8_t *room,
+                     size_t room_bytes, int max_ms);
+#endif
 
 /* Casts of n elements, rounding to nearest, ties to even. NaNs stay NaNs with their sign and first
  * payload bits and become quiet, except that bf16_f32 moves bits. float pointers are aligned to 4. */

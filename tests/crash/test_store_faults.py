@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import files, unpacking
+from edgellm.store import files, filling, unpacking
 from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import PackedState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 TOKENS = list(range(12))
@@ -76,35 +75,28 @@ def test_a_read_that_fails_anywhere_is_a_miss(
     store = SnapshotStore(tmp_path)
     saved = store.save(snapshot_files.FINGERPRINT, TOKENS, snapshot_files.state())
     assert isinstance(saved, Saved)
-    real, real_all = files.OpenFile.fill, files.PlainFile.fill_all
+    real = files.OpenFile.fill
+    monkeypatch.setattr(filling, "filling", lambda _: None)  # every read passes by here
     for error in (OSError(errno.EIO, "Input/output error"), MemoryError()):
         n_misses = 0
         for n in itertools.count(1):
             left = n
 
-            def step(error: BaseException = error) -> None:
+            def fill(file: Any, into: Any, error: BaseException = error) -> None:
                 nonlocal left
                 left -= 1
                 if not left:
                     raise error
-
-            def fill(file: Any, into: Any, step: Callable[[], None] = step) -> None:
-                step()
                 real(file, into)
 
-            def fill_all(file: Any, into: Any, step: Callable[[], None] = step) -> None:
-                step()
-                real_all(file, into)
-
             monkeypatch.setattr(files.OpenFile, "fill", fill)
-            monkeypatch.setattr(files.PlainFile, "fill_all", fill_all)
             found = store.lookup(snapshot_files.FINGERPRINT, TOKENS)
             if isinstance(found, Hit):
                 break
             assert isinstance(found, Miss)
             assert found.reason.startswith(("unreadable: Input/output", "not enough memory"))
             n_misses += 1
-        assert n_misses == 8  # preamble, header, runs alone or together, paddings, footer
+        assert n_misses == 13  # preamble, header, token ids, 7 sections, 2 paddings, footer
     assert saved.path.exists()
 
 
@@ -119,8 +111,9 @@ def test_no_memory_to_unpack_is_a_miss(
     def full(*_: object, **__: object) -> None:
         raise MemoryError
 
+    monkeypatch.setattr(filling, "filling", lambda _: None)
     with monkeypatch.context() as patch:
-        patch.setattr(unpacking, "unpack_each", full)
+        patch.setattr(unpacking, "unpack_channels", full)
         found = store.lookup(snapshot_files.FINGERPRINT, TOKENS, Tier.Q4)
     assert found == Miss("not enough memory to read it", "no_memory")
     assert isinstance(store.lookup(snapshot_files.FINGERPRINT, TOKENS, Tier.Q4), Hit)

@@ -98,20 +98,20 @@ def test_a_file_that_is_no_library_is_unavailable(tmp_path: Path) -> None:
         NativeKernels(path)
 
 
-@pytest.mark.parametrize("version", [2, 4])
+@pytest.mark.parametrize("version", [3, 5])
 def test_another_abi_version_is_unavailable(tmp_path: Path, version: int) -> None:
     """A library of another edgellm is not called, it means numpy."""
     source, path = tmp_path / "abi.c", tmp_path / "abi.so"
     source.write_text(f"int ekv_abi_version(void) {{ return {version}; }}\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)
-    with pytest.raises(NativeUnavailable, match=f"ABI version {version}, needed 3"):
+    with pytest.raises(NativeUnavailable, match=f"ABI version {version}, needed 4"):
         NativeKernels(path)
 
 
 def test_a_library_that_lacks_a_kernel_is_unavailable(tmp_path: Path) -> None:
     """The right version with a symbol missing is a broken build."""
     source, path = tmp_path / "half.c", tmp_path / "half.so"
-    source.write_text("int ekv_abi_version(void) { return 3; }\n")
+    source.write_text("int ekv_abi_version(void) { return 4; }\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)
     with pytest.raises(NativeUnavailable, match="ekv_isa"):
         NativeKernels(path)

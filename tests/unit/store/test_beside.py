@@ -9,7 +9,7 @@ import pytest
 
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt
-from edgellm.store import beside, filling, portions, taking
+from edgellm.store import beside, filling, taking
 from edgellm.store.beside import Beside
 from edgellm.store.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 TOKENS = list(range(12))
 
 
-@pytest.fixture(autouse=True)
-def small_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let two threads read the small files of these tests, in small pieces."""
+@pytest.fixture(autouse=True, params=["at once", "by turns"])
+def small_files_count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two threads read the small files of these tests; with the kernels, and in small pieces."""
     monkeypatch.setattr(filling, "MIN_TWO_THREADS_BYTES", 1)
-    monkeypatch.setattr(portions, "MAX_PACKED_AT_ONCE_BYTES", 200)
-    monkeypatch.setattr(portions, "MAX_AT_ONCE_BYTES", 200)
     monkeypatch.setattr(taking, "PIECE_BYTES", 24)
+    if request.param == "by turns":
+        monkeypatch.setattr(filling, "filling", lambda _: None)
 
 
 @pytest.mark.parametrize("how", ["state", "hybrid", "smooth", "packed"])
@@ -76,11 +76,12 @@ def test_the_first_error_stops_both(
     read: list[object] = []
     damaged = SnapshotCorrupt("section 1 at 64: the checksum is wrong")
 
-    def fail(*share: object) -> None:
-        read.append(share)
+    def fail(*job: object) -> None:
+        read.append(job)
         raise damaged
 
-    monkeypatch.setattr(filling, "_read", fail)
+    monkeypatch.setattr(filling, "filling", lambda _: None)
+    monkeypatch.setattr(filling._ByTurns, "_read", fail)
     found = store.lookup(fingerprint, TOKENS)
     assert isinstance(found, Miss)
     assert found.reason == f"corrupt: {damaged.message}"
@@ -95,7 +96,7 @@ def test_nobody_waits_for_a_thread_that_has_not_begun(
     monkeypatch: pytest.MonkeyPatch,
     how: str,
 ):
-    """Where the other thread gets no processor, one does all shares, and the other none later."""
+    """Where the other thread gets no processor, one does it all, and the other nothing later."""
     state = snapshot_files.packed(Tier.Q4) if how == "packed" else snapshot_files.state()
     saved = store.save(fingerprint, TOKENS, state)
     assert isinstance(saved, Saved)
@@ -106,15 +107,16 @@ def test_nobody_waits_for_a_thread_that_has_not_begun(
     assert isinstance(found, Hit), found
     expected = unpack_state(state) if isinstance(state, PackedState) else state
     assert snapshot_files.same(expected, found.state)
-    assert len(late) == 1
-    late[0]()
+    assert late
+    for call in late:
+        call()
     assert snapshot_files.same(expected, found.state)
 
 
 def test_a_file_that_shrinks_meanwhile_is_a_miss(
     store: SnapshotStore, fingerprint: Fingerprint, snapshot_files: Any
 ):
-    """The second reader finds the end where it should not be."""
+    """Whoever reads finds the end where it should not be."""
     saved = store.save(fingerprint, TOKENS, snapshot_files.state())
     assert isinstance(saved, Saved)
 
