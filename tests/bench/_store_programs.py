@@ -27,7 +27,7 @@ from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, PackedState
 
 LOSSLESS = "lossless"
-KINDS = ("exact", LOSSLESS, "q8", "q4")
+KINDS = ("exact", "q8", "q4", LOSSLESS)
 
 
 @dataclass(frozen=True, slots=True)
