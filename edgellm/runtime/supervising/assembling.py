@@ -14,11 +14,9 @@ from edgellm.policy.bars import OPEN_MODES
 from edgellm.runtime.supervising.choosing import Chooser
 from edgellm.runtime.supervising.place import Place
 from edgellm.runtime.supervising.preflight import read_plan
-from edgellm.runtime.supervising.purse import Purse
 from edgellm.runtime.supervising.recording import Recorder
 from edgellm.runtime.supervising.resting import Resting
 from edgellm.runtime.supervising.session import Supervisor
-from edgellm.runtime.supervising.there import There
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +37,10 @@ def open_supervisor(path: Path, options: SessionOptions) -> Supervisor:
     model, place = _place(path, options, has_other_way=cloud is not None)
     resting = Resting(place, home, insists=options.force)
     recorder = Recorder(options, model.name, resting, home)
-    if cloud is not None:
+    if cloud is not None:  # most often there is none, and the worker waits for its orders
+        from edgellm.runtime.supervising.purse import Purse
+        from edgellm.runtime.supervising.there import There
+
         purse = Purse(cloud.endpoint, cloud.budget, options.app, home)
         there = There(cloud, purse, recorder)
     supervisor = Supervisor(

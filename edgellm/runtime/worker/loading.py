@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from edgellm.core import Mode, Tier
 from edgellm.engines.base import EngineSettings
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from edgellm.store.remote import RemoteTier
     from edgellm.store.snapshots import SnapshotStore
 
+_NEEDED: Final = (
+    *("edgellm.runtime.local", "edgellm.runtime.worker.watched"),
+    # what these import when they come to it, with an answer waiting
+    *("edgellm.prompt.sandbox", "edgellm.runtime.loss", "numpy.random", "psutil"),
+)
+
 
 def import_ahead() -> None:
     """Import what every model needs, before it is known which one it is.
@@ -34,8 +40,8 @@ def import_ahead() -> None:
     program's own folders are known.
     """
     with suppress(ImportError):
-        for name in ("local", "worker.watched"):
-            import_module(f"edgellm.runtime.{name}")
+        for name in _NEEDED:
+            import_module(name)
         from edgellm.engines.llamacpp.library import load, tell_errors
 
         tell_errors(_to_stderr)
