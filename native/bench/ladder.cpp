@@ -72,7 +72,7 @@ void measure_transpose(size_t n_tokens, size_t n_channels) {
 int main(int argc, char **argv) {
   if (ekv_abi_version() != EKV_ABI_VERSION) return 2;
   const bool is_check = argc > 1 && std::strcmp(argv[1], "--check") == 0;
-  int n_wrong = check_transpose() + check_codec() + check_casts() + check_sums();
+  int n_wrong = check_transpose() + check_codec() + check_casts() + check_sums() + check_fill();
   if (is_check && argc > 2) n_wrong += check_golden(argv[2]);
   std::printf("rows:");
   for (const std::string &row : rows()) std::printf(" %s", row.c_str());

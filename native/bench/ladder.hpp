@@ -40,11 +40,13 @@ double best_gb_per_s(size_t bytes, Call call) {
   return (double)bytes / best_s / 1e9;
 }
 
-// Compares every row with the scalar one; gives the number of differences, and prints each.
+// Compares every row with the scalar one, or with what is right; gives the number of differences, and
+// prints each.
 int check_transpose();
 int check_codec();
 int check_casts();
 int check_sums();
+int check_fill();
 
 // Compares every row with what numpy made, from a file of cases; one that cannot be read counts too.
 int check_golden(const char *path);
