@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from collections.abc import Set as AbstractSet
 
     import numpy as np
     from numpy.typing import NDArray
@@ -29,7 +28,7 @@ class Vocab:
     Attributes:
         n_tokens: size; ids run from 0.
         piece: bytes of one token id; special tokens give b"".
-        end_ids: every id that ends a turn; looked for one by one, as long as the model is loaded.
+        end_ids: every id that ends a turn.
         special_ids: control tokens, which never come from user text.
         bos_id: beginning of sequence, or None.
         add_bos: whether plain text starts with it.
@@ -40,7 +39,7 @@ class Vocab:
 
     n_tokens: int
     piece: Callable[[int], bytes]
-    end_ids: AbstractSet[int]
+    end_ids: frozenset[int]
     special_ids: frozenset[int]
     bos_id: int | None
     add_bos: bool

@@ -7,19 +7,20 @@ here is one of its answers.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
 UNKNOWN: Final = 1 << 0  # llama_token_attr, llama.h
 CONTROL: Final = 1 << 3
 _MARKED: Final = UNKNOWN | CONTROL
 _SPELLED_KINDS: Final = (1, 2, 3, 4)  # LLAMA_VOCAB_TYPE_SPM, _BPE, _WPM, _UGM
 _BATCH_TOKENS: Final = 512
+_ROLE_ENDS_WITH: Final = b"_token_id"
+_VALUE_BYTES: Final = 256
 
 
 def marked_tokens(lib: Any, vocab: Any, n_tokens: int) -> dict[int, int]:
@@ -51,34 +52,27 @@ def marked_tokens(lib: Any, vocab: Any, n_tokens: int) -> dict[int, int]:
     return found
 
 
-class EndIds(AbstractSet[int]):
-    """The ids that end a turn; the engine is asked for one when it is looked for, for all to count them.
+def end_tokens(
+    lib: Any, vocab: Any, model: Any, marked: Collection[int], n_tokens: int
+) -> set[int]:
+    """Return the ids at which the engine ends a turn.
 
-    Args:
-        ask: whether the engine ends at an id.
-        n_tokens: size of the vocabulary.
-        but: ids that are none, whatever the engine says.
+    An end is a control token, which the engine makes of each one that it knows by its text, or has a
+    role: from the file, or as the `eos` that the engine takes where the file names none. So only
+    these are asked; `marked` has at least all control tokens.
+
+    Source: `llama_vocab::impl::load`, llama-vocab.cpp, llama.cpp 0c1e57098.
     """
+    asked = {*marked, int(lib.llama_vocab_eos(vocab)), *_ids_with_roles(lib, model)}
+    return {i for i in asked if 0 <= i < n_tokens and lib.llama_vocab_is_eog(vocab, i)}
 
-    def __init__(self, ask: Callable[[int], bool], n_tokens: int, but: frozenset[int]) -> None:
-        self._ask = ask
-        self._n_tokens = n_tokens
-        self._but = but
 
-    @classmethod
-    def _from_iterable(cls, it: Iterable[Any]) -> frozenset[Any]:
-        return frozenset(it)
-
-    def __contains__(self, token: object) -> bool:
-        """Return whether an id ends a turn."""
-        if not isinstance(token, int | np.integer) or not 0 <= token < self._n_tokens:
-            return False
-        return token not in self._but and self._ask(int(token))
-
-    def __iter__(self) -> Iterator[int]:
-        """Give all of them, in order."""
-        return (token for token in range(self._n_tokens) if token in self)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return sum(1 for _ in self)
+def _ids_with_roles(lib: Any, model: Any) -> Iterator[int]:
+    """Give the ids that a file's metadata name, whatever for."""
+    buffer = ctypes.create_string_buffer(_VALUE_BYTES)
+    for i in range(lib.llama_model_meta_count(model)):
+        lib.llama_model_meta_key_by_index(model, i, buffer, len(buffer))
+        if buffer.value.endswith(_ROLE_ENDS_WITH):
+            lib.llama_model_meta_val_str_by_index(model, i, buffer, len(buffer))
+            if buffer.value.isdigit():
+                yield int(buffer.value)

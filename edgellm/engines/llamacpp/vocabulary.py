@@ -6,7 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from edgellm.engines.base import Vocab
-from edgellm.engines.llamacpp.asked import CONTROL, EndIds, marked_tokens
+from edgellm.engines.llamacpp.asked import CONTROL, end_tokens, marked_tokens
 from edgellm.engines.llamacpp.splitting import tokenize_safely
 from edgellm.errors import EngineFailed
 
@@ -44,10 +44,11 @@ class Vocabulary:
 
     def _describe(self) -> Vocab:
         marked = marked_tokens(self._lib, self._vocab, self.n_tokens)
+        ends = end_tokens(self._lib, self._vocab, self._model, marked, self.n_tokens)
         return Vocab(
             n_tokens=self.n_tokens,
             piece=self.piece,
-            end_ids=EndIds(self._is_end, self.n_tokens, but=self._guessed()),
+            end_ids=frozenset(ends) - self._guessed(),
             special_ids=frozenset(i for i, attributes in marked.items() if attributes & CONTROL),
             bos_id=None if self._bos == _NO_TOKEN else self._bos,
             add_bos=self._adds_bos(),
@@ -55,9 +56,6 @@ class Vocabulary:
             eos_text=self._text(self._eos),
             spellings=frozenset(filter(None, map(self._spelling, marked))),
         )
-
-    def _is_end(self, token: int) -> bool:
-        return bool(self._lib.llama_vocab_is_eog(self._vocab, token))
 
     def _named(self, role: str, ask: Callable[[Any], int]) -> int:
         """Return the token of a role, or `_NO_TOKEN`.

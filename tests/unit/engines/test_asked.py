@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from edgellm.engines.llamacpp.asked import CONTROL, UNKNOWN, EndIds
+from edgellm.engines.llamacpp.asked import CONTROL, UNKNOWN
 from edgellm.engines.llamacpp.vocab_only import VocabOnly
 from edgellm.engines.llamacpp.vocabulary import Vocabulary
 
 NORMAL_TYPE, UNKNOWN_TYPE, CONTROL_TYPE, USER_TYPE, UNUSED_TYPE, BYTE_TYPE = range(1, 7)
+KNOWN_TEXTS = (
+    *("</s>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|im_end|>", "<eos>", "<EOT>"),
+    *("<|tool_response>", "<|channel|>", "<|start|>", "<PAD>", "<REPO>", "<|eom_id|>", "<PRE>"),
+)
 MakeVocabulary = Callable[..., Path]
 
 
@@ -39,7 +43,7 @@ def vocabulary_of(tmp_path: Path) -> MakeVocabulary:
         writer.add_token_types([token_type for _, token_type in pieces])
         writer.add_token_scores([0.0] * len(pieces))
         for role, token in roles.items():
-            getattr(writer, f"add_{role}_token_id")(token)
+            writer.add_uint32(f"tokenizer.ggml.{role}_token_id", token)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.close()
@@ -126,27 +130,32 @@ def test_a_control_token_without_a_byte_is_found(vocabulary_of: MakeVocabulary) 
     assert special == {256}
 
 
-def test_ends_are_a_set_as_any() -> None:
-    """Operators, comparisons and counting work, with plain sets on either side."""
-    ends = EndIds(lambda token: token in (2, 3, 4), 10, but=frozenset((4,)))
-    assert ends == {2, 3}
-    assert frozenset((2, 3)) == ends
-    assert len(ends) == 2
-    assert ends & {3, 4, 5} == {3, 4, 5} & ends == {3}
-    assert {3, 4, 11} - ends == {4, 11}
-    assert ends - {2} == {3}
-    assert not ends.isdisjoint([0, 2])
-    assert bool(EndIds(lambda _: False, 10, but=frozenset())) is False
+@pytest.mark.parametrize("role", ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep", "bos"])
+@pytest.mark.parametrize("token", [1, 2, 3, 600])
+def test_whatever_token_has_a_role(vocabulary_of: MakeVocabulary, role: str, token: int) -> None:
+    """Ordinary tokens, and those that the engine takes the control out of, are ends where named so."""
+    pieces = [
+        ("<s>", CONTROL_TYPE),
+        ("plain", NORMAL_TYPE),
+        ("<|message|>", CONTROL_TYPE),
+        ("<tool>", USER_TYPE),
+        *((f"word{i}", NORMAL_TYPE) for i in range(1100)),
+    ]
+    roles = {"bos": 0, "eos": 700, role: token}
+    ends, _, _ = check_as_walked(vocabulary_of("llama", pieces, **roles))
+    assert (token in ends) == (role != "bos")
 
 
-@pytest.mark.parametrize("token", [-1, 10, 2**40, "2", None, 2.0])
-def test_what_is_no_token_ends_nothing(token: object) -> None:
-    """The engine is asked for ids of its vocabulary only."""
-
-    def ask(token: int) -> bool:
-        assert 0 <= token < 10
-        return True
-
-    ends = EndIds(ask, 10, but=frozenset())
-    assert token not in ends
-    assert np.int64(9) in ends
+@pytest.mark.parametrize("seed", range(20))
+def test_any_mixture_is_described_as_a_walk_describes_it(
+    vocabulary_of: MakeVocabulary, seed: int
+) -> None:
+    """Types and roles by chance, and texts among which the engine knows some."""
+    rng = random.Random(seed)
+    texts = [*KNOWN_TEXTS, *(f"word{i}" for i in range(rng.randrange(2000)))]
+    rng.shuffle(texts)
+    odd = rng.choice([0.0, 0.01, 0.5])
+    pieces = [(text, rng.randrange(1, 6) if rng.random() < odd else 1) for text in texts]
+    named = rng.sample(["bos", "eos", "eot", "eom", "fim_pad", "fim_rep", "unk"], rng.randrange(8))
+    roles = {role: rng.randrange(len(texts) + 300) for role in named}
+    check_as_walked(vocabulary_of("llama", pieces, **roles))
