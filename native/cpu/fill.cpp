@@ -1,6 +1,7 @@
 // Filling memory from runs of a file: each is read, summed, checked and unpacked while it is in a cache.
 // Here alone the library reads a file: what needs a processor and what needs a disk take turns too
 // quickly for a caller to come between.
+#define _FILE_OFFSET_BITS 64  // of 32-bit systems
 #include <errno.h>
 #include <string.h>
 #include <time.h>
