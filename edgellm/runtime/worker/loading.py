@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NEEDED: Final = (
     *("edgellm.runtime.local", "edgellm.runtime.worker.watched"),
     # what these import when they come to it, with an answer waiting
-    *("edgellm.prompt.sandbox", "edgellm.runtime.loss", "numpy.random", "psutil"),
+    *("edgellm.prompt.sandbox", "edgellm.runtime.loss", "psutil"),
 )
 
 
