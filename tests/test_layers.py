@@ -49,6 +49,22 @@ NEVER = {"policy": {"engines", "cloud", "store", "fileio"}, "store": {"engines"}
 # Within floor 0 everybody speaks of errors; the doors stand beside each other.
 SAME_FLOOR = {("runtime", "evaluate"), ("__main__", "cli"), ("cli", "__init__"), ("cli", "server")}
 
+# The same within a room of many modules: a name is a folder in it, or a module beside them.
+STOREYS = {
+    "store": {
+        **dict.fromkeys(("state", "answers"), 0),
+        "format": 1,
+        "sealed": 2,
+        "disk": 3,
+        "file": 4,
+        **dict.fromkeys(("finding", "saving", "texts"), 5),
+        **dict.fromkeys(("ledger", "uses", "explain", "key_sources"), 5),
+        "packs": 6,
+        **dict.fromkeys(("snapshots", "checkup", "purge"), 7),
+        **dict.fromkeys(("shared", "background"), 8),
+    }
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Import:
@@ -149,6 +165,36 @@ def test_the_linked_folders_are_read() -> None:
 def test_imports_go_down(file: Path) -> None:
     """No module imports from its own floor's other rooms or from above."""
     assert [] == [str(found) for found in _imports(file) if not _allowed(found)]
+
+
+@pytest.mark.parametrize("room", sorted(STOREYS))
+def test_within_a_room_imports_go_down_too(room: str) -> None:
+    """Folders of a room never look up; the modules that make use of them stand above."""
+    storeys, folder = STOREYS[room], PACKAGE / room
+    wrong: list[str] = []
+    for file in _files():
+        if folder not in file.parents or file == folder / "__init__.py":
+            continue
+        name = file.relative_to(folder).parts[0].removesuffix(".py")
+        for line, module in _modules(file, f"edgellm.{room}"):
+            if storeys[module] > storeys[name]:
+                wrong.append(f"{file.relative_to(PACKAGE)}:{line} imports {module}")
+    assert wrong == []
+
+
+def _modules(file: Path, room: str) -> list[tuple[int, str]]:
+    """List the folders and modules of a room that a file imports, with the lines."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or not node.module:
+            continue
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+        found += [
+            (node.lineno, name.removeprefix(f"{room}.").split(".")[0])
+            for name in names
+            if name.startswith(f"{room}.")
+        ]
+    return found
 
 
 @pytest.mark.parametrize("file", ALL_FILES, ids=IDS)

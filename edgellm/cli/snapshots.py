@@ -59,8 +59,8 @@ def ls(*, encrypt: Encrypt = None, as_json: AsJson = False) -> None:
     Snapshots of an imported pack stand here from their first use on.
     """
     from edgellm.cli import render
-    from edgellm.store.folder import snapshots_in
-    from edgellm.store.imports import Imports
+    from edgellm.store.disk.folder import snapshots_in
+    from edgellm.store.packs.imports import Imports
     from edgellm.store.texts import keys_with_text
 
     store = open_store(encrypt)
@@ -139,8 +139,8 @@ def rm(
 ) -> None:
     """Remove snapshots; the next run makes them again. Exits 1 if one could not be removed."""
     from edgellm.cli import render
-    from edgellm.store.folder import plain_in
-    from edgellm.store.imports import Imports
+    from edgellm.store.disk.folder import plain_in
+    from edgellm.store.packs.imports import Imports
 
     if every + plain + bool(keys) != 1:
         raise UsageError(

@@ -13,7 +13,7 @@ from edgellm.errors import UsageError
 from edgellm.units import format_bytes
 
 if TYPE_CHECKING:
-    from edgellm.store.pack_format import Manifest
+    from edgellm.store.packs.pack_format import Manifest
 
 KEYGEN_EXAMPLES: Final = """
 edgellm snapshots keygen -o ~/.ssh/edgellm-packs
@@ -44,7 +44,7 @@ def keygen(
     The private key is not encrypted: it is a file of mode 0600. Give nobody but yourself that one.
     """
     from edgellm.cli import render
-    from edgellm.store.signing import PUBLIC_SUFFIX, make_keys
+    from edgellm.store.packs.signing import PUBLIC_SUFFIX, make_keys
 
     public = make_keys(out)
     if as_json:
@@ -89,8 +89,8 @@ def export(
     from edgellm.cli.answer import Status
     from edgellm.cli.snapshots import full_keys, open_store
     from edgellm.runtime.shipping import export as ship
-    from edgellm.store.pack import check_out
-    from edgellm.store.signing import read_signer
+    from edgellm.store.packs.pack import check_out
+    from edgellm.store.packs.signing import read_signer
 
     check_out(out, overwrite=force)
     signer = None if sign_key is None else read_signer(sign_key)
@@ -129,8 +129,8 @@ def import_(
     """
     from edgellm.cli import render
     from edgellm.cli.snapshots import open_store
-    from edgellm.store.importing import add_pack
-    from edgellm.store.signing import read_public
+    from edgellm.store.packs.importing import add_pack
+    from edgellm.store.packs.signing import read_public
 
     if not trust and not allow_unsigned:
         raise UsageError(

@@ -9,7 +9,7 @@ import typer
 from edgellm.paths import CAP_VARIABLE
 
 if TYPE_CHECKING:
-    from edgellm.store.room import Pruned
+    from edgellm.store.disk.room import Pruned
 
 EXAMPLES: Final = """
 edgellm snapshots prune

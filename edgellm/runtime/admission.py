@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 from edgellm.core import Tier
 from edgellm.errors import EngineFailed, SnapshotError, SnapshotIncompatible
 from edgellm.runtime.found import changed_fields, mixed
-from edgellm.store import names
 from edgellm.store.answers import Hit, Skipped
+from edgellm.store.disk import names
 from edgellm.store.finding import find
-from edgellm.store.imports import Imports
-from edgellm.store.probe import compare
+from edgellm.store.packs.imports import Imports
+from edgellm.store.packs.probe import compare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from edgellm.engines.base import Engine
-    from edgellm.store.imports import Waiting
+    from edgellm.store.packs.imports import Waiting
     from edgellm.store.snapshots import SnapshotStore
     from edgellm.store.state import Fingerprint
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edgellm.store.flight import Lease
+    from edgellm.store.disk.flight import Lease
     from edgellm.store.snapshots import SnapshotStore
     from edgellm.store.state import Fingerprint
 

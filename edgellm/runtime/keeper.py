@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from edgellm.core import Tier
 from edgellm.runtime.found import mixed
 from edgellm.store.background import Unsaved
-from edgellm.store.chain import MAX_LINKS
-from edgellm.store.names import cuts_below
+from edgellm.store.disk.names import cuts_below
+from edgellm.store.format.layout import MAX_LINKS
 from edgellm.store.state import KVState, Part
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Keeper:
             SnapshotIncompatible: the engine does not take back what was packed.
             MemoryError: there is no room for it.
         """
-        from edgellm.store.codec import pack_state, unpack_state
+        from edgellm.store.format.codec import pack_state, unpack_state
         from edgellm.store.state import PackedState
 
         choice = self._storing.choose(fingerprint, state)

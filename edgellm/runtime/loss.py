@@ -50,7 +50,7 @@ def measure_losses(engine: Engine, state: KVState) -> dict[Tier, float]:
         SnapshotIncompatible: the engine does not take its own state; its memory is then empty.
         Cancelled, EngineFailed: of decoding.
     """
-    from edgellm.store.codec import pack_state, unpack_state
+    from edgellm.store.format.codec import pack_state, unpack_state
     from edgellm.store.state import PackedState
 
     tokens = engine.tokenize(_TEXT, special=False, add_bos=False)[:N_SCORED]

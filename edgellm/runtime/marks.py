@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from edgellm.runtime.live import common_prefix
 from edgellm.runtime.turns import turn_name
-from edgellm.store.names import cuts_below
+from edgellm.store.disk.names import cuts_below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

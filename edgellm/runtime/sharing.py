@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from edgellm.core import Mode
-    from edgellm.store.read_through import ReadThroughStore
+    from edgellm.store.shared.read_through import ReadThroughStore
 
 _MAX_SECRET_BYTES: Final = 1 << 10
 _OPEN_TO_OTHERS: Final = 0o077
@@ -42,8 +42,8 @@ def open_shared(root: Path, options: ShareOptions, mode: Mode, **how: Any) -> Re
         MissingExtra: redis-py is not installed.
     """
     from edgellm.cloud.redis_tier import RedisTier
-    from edgellm.store.read_through import ReadThroughStore
-    from edgellm.store.remote import Seals
+    from edgellm.store.shared.read_through import ReadThroughStore
+    from edgellm.store.shared.remote import Seals
 
     def refusal() -> str:
         return may_share(mode, options.url, trusted=options.trusted).reason

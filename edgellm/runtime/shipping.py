@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 from edgellm.core import Tier
 from edgellm.errors import SnapshotCorrupt, SnapshotError, UsageError
 from edgellm.ggml_types import TYPES_BY_NAME
-from edgellm.store import names
 from edgellm.store.answers import Hit
+from edgellm.store.disk import names
 from edgellm.store.explain import field_changes
+from edgellm.store.file.read import read_tokens
 from edgellm.store.finding import find
-from edgellm.store.pack import digest_of, write_pack
-from edgellm.store.pack_format import Manifest, PackedFile
-from edgellm.store.probe import take_probe
-from edgellm.store.read import read_tokens
+from edgellm.store.packs.pack import digest_of, write_pack
+from edgellm.store.packs.pack_format import Manifest, PackedFile
+from edgellm.store.packs.probe import take_probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from edgellm.engines.base import Engine, EngineSettings
     from edgellm.runtime.session import SessionOptions
-    from edgellm.store.probe import Probe
-    from edgellm.store.signing import Signer
+    from edgellm.store.packs.probe import Probe
+    from edgellm.store.packs.signing import Signer
     from edgellm.store.snapshots import SnapshotInfo, SnapshotStore
     from edgellm.store.state import KVState
 

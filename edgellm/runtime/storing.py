@@ -18,7 +18,7 @@ from edgellm.runtime.speeds import Speeds
 from edgellm.store.answers import Hit
 from edgellm.store.background import SnapshotWriter
 from edgellm.store.ledger import Ledger
-from edgellm.store.read_through import ReadThroughStore
+from edgellm.store.shared.read_through import ReadThroughStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

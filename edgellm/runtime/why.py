@@ -18,9 +18,9 @@ from edgellm.runtime.prefill import MIN_SNAPSHOT_TOKENS
 from edgellm.runtime.prompting import Prompting
 from edgellm.runtime.spelled import SpelledTokens
 from edgellm.runtime.storing import make_storing
-from edgellm.store import names
+from edgellm.store.disk import names
 from edgellm.store.explain import HIT, field_changes
-from edgellm.store.imports import Imports
+from edgellm.store.packs.imports import Imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from edgellm.store import names
+from edgellm.store.disk import names
 from edgellm.store.snapshots import Saved, Skipped
 from edgellm.store.state import PackedState
 

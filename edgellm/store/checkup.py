@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import SnapshotCorrupt, SnapshotError
 from edgellm.fileio import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE, process_alive, temp_owner
-from edgellm.store import names
-from edgellm.store.chain import BaseMissing
-from edgellm.store.flight import LOCKS_DIR
-from edgellm.store.imports import MANIFEST_NAME, Imports
+from edgellm.store.disk import names
+from edgellm.store.disk.flight import LOCKS_DIR
+from edgellm.store.disk.survey import ORPHAN_AGE_S
+from edgellm.store.file.chain import BaseMissing
+from edgellm.store.file.read import read_snapshot
 from edgellm.store.ledger import LEDGER_NAME
-from edgellm.store.read import read_snapshot
-from edgellm.store.survey import ORPHAN_AGE_S
+from edgellm.store.packs.imports import MANIFEST_NAME, Imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from edgellm.store.files import Files
-    from edgellm.store.read import Snapshot
+    from edgellm.store.disk.files import Files
+    from edgellm.store.file.read import Snapshot
 
     Remedy = Callable[[], None]
 

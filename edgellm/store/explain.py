@@ -14,9 +14,9 @@ import numpy as np
 
 from edgellm.errors import SnapshotError
 from edgellm.store.answers import Hit
+from edgellm.store.disk.folder import snapshots_in
+from edgellm.store.file.read import read_tokens
 from edgellm.store.finding import find
-from edgellm.store.folder import snapshots_in
-from edgellm.store.read import read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from edgellm.core import Tier
     from edgellm.store.answers import SnapshotInfo
-    from edgellm.store.files import Files
-    from edgellm.store.header import SnapshotHeader
+    from edgellm.store.disk.files import Files
+    from edgellm.store.format.header import SnapshotHeader
     from edgellm.store.state import Fingerprint
 
 MAX_FILES: Final = 4096

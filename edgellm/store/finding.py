@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from edgellm.errors import SnapshotCorrupt, SnapshotError, SnapshotIncompatible
 from edgellm.store.answers import Hit, Miss, SnapshotInfo
-from edgellm.store.chain import BaseMissing
-from edgellm.store.files import discard, refuse_foreign_folders
-from edgellm.store.read import read_snapshot
-from edgellm.store.tiers import serves
+from edgellm.store.disk.files import discard, refuse_foreign_folders
+from edgellm.store.file.chain import BaseMissing
+from edgellm.store.file.read import read_snapshot
+from edgellm.store.format.tiers import serves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from edgellm.core import Tier
     from edgellm.store.answers import MissCode
-    from edgellm.store.files import Files
-    from edgellm.store.header import SnapshotHeader
+    from edgellm.store.disk.files import Files
+    from edgellm.store.format.header import SnapshotHeader
     from edgellm.store.state import Fingerprint, Landing
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from edgellm.errors import KeyUnavailable, MissingExtra, UsageError
 from edgellm.fileio import lock_file, open_regular, private_dir
 from edgellm.paths import ENCRYPT_VARIABLE, KEY_FILE_VARIABLE
-from edgellm.store import folder
-from edgellm.store.chunks import MAGIC
-from edgellm.store.envelope import is_encrypted
-from edgellm.store.keys import KEY_BYTES, StoreKey
+from edgellm.store.disk import folder
+from edgellm.store.sealed.chunks import MAGIC
+from edgellm.store.sealed.envelope import is_encrypted
+from edgellm.store.sealed.keys import KEY_BYTES, StoreKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

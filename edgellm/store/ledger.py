@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.errors import EdgeLLMError
 from edgellm.fileio import PRIVATE_FILE_MODE, private_dir, write_atomic
-from edgellm.store.flight import Locks
+from edgellm.store.disk.flight import Locks
 from edgellm.store.uses import SAVED, Use, added, line_of, use_of
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from edgellm.fileio import temp_owner
 from edgellm.store.checkup import Finding
-from edgellm.store.eviction import CLOCK_NAME
-from edgellm.store.flight import LOCKS_DIR
+from edgellm.store.disk.eviction import CLOCK_NAME
+from edgellm.store.disk.flight import LOCKS_DIR
+from edgellm.store.disk.names import IMPORTS_DIR
 from edgellm.store.ledger import LEDGER_NAME
-from edgellm.store.names import IMPORTS_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,25 +8,27 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from edgellm.errors import DoesNotFit, SnapshotError
-from edgellm.store import layout, names
 from edgellm.store.answers import ALREADY_STORED, Saved, Skipped
-from edgellm.store.chain import MAX_LINKS, base_path, misfit, open_chain
-from edgellm.store.codec import cut_state
-from edgellm.store.files import refuse_foreign_folders
+from edgellm.store.disk import names
+from edgellm.store.disk.files import refuse_foreign_folders
+from edgellm.store.disk.folder import make_folder
+from edgellm.store.file.chain import base_path, misfit, open_chain
+from edgellm.store.file.write import plan, tier_of, write_snapshot
 from edgellm.store.finding import refuse_others
-from edgellm.store.folder import make_folder
-from edgellm.store.header import PLANES
-from edgellm.store.planes import plane_state
+from edgellm.store.format import layout
+from edgellm.store.format.codec import cut_state
+from edgellm.store.format.header import PLANES
+from edgellm.store.format.layout import MAX_LINKS
+from edgellm.store.format.planes import plane_state
+from edgellm.store.format.tiers import serves
 from edgellm.store.state import Anchor, PackedState
 from edgellm.store.texts import note_text
-from edgellm.store.tiers import serves
-from edgellm.store.write import plan, tier_of, write_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgellm.store.files import Files
-    from edgellm.store.header import SnapshotHeader
+    from edgellm.store.disk.files import Files
+    from edgellm.store.format.header import SnapshotHeader
     from edgellm.store.state import Fingerprint, KVState, PlaneState
 
     Form = KVState | PackedState | PlaneState

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from edgellm.core import Tier
 from edgellm.errors import SnapshotError
 from edgellm.fileio import no_fault
-from edgellm.store import folder, names
 from edgellm.store.answers import Hit, Miss, MissCode, Saved, Skipped, SnapshotInfo
 from edgellm.store.checkup import check_store
-from edgellm.store.files import Files
+from edgellm.store.disk import folder, names
+from edgellm.store.disk.files import Files
+from edgellm.store.disk.flight import Lease, never
+from edgellm.store.disk.room import Room
+from edgellm.store.file.read import read_info
 from edgellm.store.finding import find, info_of
-from edgellm.store.flight import Lease, never
-from edgellm.store.read import read_info
-from edgellm.store.room import Room
 from edgellm.store.saving import Saving, store_state
 from edgellm.store.texts import Texts
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from edgellm.fileio import Fault
     from edgellm.store.checkup import Finding
+    from edgellm.store.disk.names import TokenIds
+    from edgellm.store.disk.room import Pruned
     from edgellm.store.explain import Explanation
-    from edgellm.store.keys import StoreKey
-    from edgellm.store.names import TokenIds
-    from edgellm.store.room import Pruned
+    from edgellm.store.sealed.keys import StoreKey
     from edgellm.store.state import Anchor, Fingerprint, KVState, Landing, PackedState
 
 __all__ = ["Hit", "Miss", "MissCode", "Saved", "Skipped", "SnapshotInfo", "SnapshotStore"]

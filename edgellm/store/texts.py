@@ -16,15 +16,15 @@ import numpy as np
 
 from edgellm.errors import SnapshotError
 from edgellm.fileio import PRIVATE_FILE_MODE
-from edgellm.store import names
-from edgellm.store.files import discard, refuse_foreign_folders
-from edgellm.store.folder import all_names
-from edgellm.store.read import read_tokens
+from edgellm.store.disk import names
+from edgellm.store.disk.files import discard, refuse_foreign_folders
+from edgellm.store.disk.folder import all_names
+from edgellm.store.file.read import read_tokens
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from edgellm.store.files import Files
+    from edgellm.store.disk.files import Files
 
 
 def note_text(files: Files, path: Path, text: str) -> None:

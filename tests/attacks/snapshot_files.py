@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from edgellm.store import layout
-from edgellm.store.codec import pack_state
-from edgellm.store.parse import parse_header
+from edgellm.store.format import layout
+from edgellm.store.format.codec import pack_state
+from edgellm.store.format.parse import parse_header
 from edgellm.store.state import Fingerprint, KVState, PackedState, Part, Section
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from edgellm.errors import PromptTooLong
 from edgellm.runtime.opening import open_session
 from edgellm.runtime.proving.tiny import write_tiny_model
 from edgellm.runtime.session import SessionOptions
-from edgellm.store.read import read_snapshot
+from edgellm.store.file.read import read_snapshot
 
 TESTS = Path(__file__).resolve().parents[1]
 TABLE = TESTS / "attacks" / "README.md"

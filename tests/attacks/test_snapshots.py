@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import layout
-from edgellm.store.runs import run_of
+from edgellm.store.format import layout
+from edgellm.store.format.runs import run_of
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import numpy as np
 from edgellm.core import Tier
 from edgellm.engines.base import EngineSettings
 from edgellm.engines.llamacpp import LlamaCppEngine
-from edgellm.store.codec import pack_state, unpack_state
+from edgellm.store.format.codec import pack_state, unpack_state
 from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, PackedState
 

@@ -47,7 +47,7 @@ TESTS = {
     ),
     "G8, G9 killed, and many at once": ("tests/crash/test_store_shared.py",),
     "G9 many sessions": ("tests/e2e/test_many_processes.py",),
-    "G11 never above the cap": ("tests/unit/store/test_eviction.py",),
+    "G11 never above the cap": ("tests/unit/store/disk/test_eviction.py",),
     "G5 exactness, 19 models": ("tests/e2e/test_memory_kinds.py",),
     "G12 replays, 19 models": ("tests/e2e/test_auto.py",),
     "G13 boundaries": ("tests/e2e/test_boundaries.py",),

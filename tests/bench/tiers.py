@@ -32,7 +32,7 @@ from edgellm.core import Tier
 from edgellm.engines.base import EngineSettings
 from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.evaluate.divergence import kl_divergence, top1_agreement
-from edgellm.store.codec import pack_state
+from edgellm.store.format.codec import pack_state
 from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import files, filling, unpacking
-from edgellm.store.codec import unpack_state
+from edgellm.store.disk import files
+from edgellm.store.file import filling
+from edgellm.store.format import unpacking
+from edgellm.store.format.codec import unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import PackedState
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import edgellm
+from edgellm.store.disk.survey import survey
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
-from edgellm.store.survey import survey
 
 USER = Path(__file__).parent / "store_user.py"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(edgellm.__file__).parents[1])}
@@ -151,7 +151,7 @@ FIFTY = """
 import sys
 from pathlib import Path
 import numpy as np
-from edgellm.store.survey import survey
+from edgellm.store.disk.survey import survey
 from edgellm.store.snapshots import Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
 rows = np.random.default_rng(1).integers(0, 1 << 16, (500, 500), np.uint16)

@@ -173,7 +173,7 @@ def test_a_killed_owner_does_not_block(
 ):
     """F-ST-04: the lock of a process that died in its prefill is free for the next one."""
     holder = (
-        "import sys, time\nfrom pathlib import Path\nfrom edgellm.store.flight import Locks\n"
+        "import sys, time\nfrom pathlib import Path\nfrom edgellm.store.disk.flight import Locks\n"
         "locks = Locks(Path(sys.argv[1]))\nleases = [locks.take(name) for name in sys.argv[2:]]\n"
         "print('ready', flush=True)\ntime.sleep(600)\n"
     )

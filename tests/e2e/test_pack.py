@@ -19,8 +19,8 @@ from edgellm.engines.base import EngineSettings
 from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.runtime.local import open_session
 from edgellm.runtime.session import SessionOptions
-from edgellm.store.imports import Imports
-from edgellm.store.probe import MAX_DIVERGENCE, TIE, compare, take_probe
+from edgellm.store.packs.imports import Imports
+from edgellm.store.packs.probe import MAX_DIVERGENCE, TIE, compare, take_probe
 from edgellm.store.snapshots import SnapshotStore
 
 RULES = "\n".join(f"Rule {n}: answer in one sentence, and name the source." for n in range(9))
@@ -132,7 +132,7 @@ def test_another_model_leaves_it_waiting(
 
 
 def _stranger(folder: Path) -> bytes:
-    from edgellm.store.signing import make_keys
+    from edgellm.store.packs.signing import make_keys
 
     make_keys(folder / "stranger")
     return (folder / "stranger.pub").read_bytes()

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 from edgellm.cli.app import main
-from edgellm.store.chunks import HEADER
-from edgellm.store.envelope import is_encrypted
-from edgellm.store.read import read_snapshot
+from edgellm.store.file.read import read_snapshot
+from edgellm.store.sealed.chunks import HEADER
+from edgellm.store.sealed.envelope import is_encrypted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

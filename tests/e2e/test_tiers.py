@@ -18,7 +18,7 @@ from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.evaluate.divergence import kl_divergence, top1_agreement
 from edgellm.runtime.local import LocalSession
 from edgellm.runtime.session import SessionOptions
-from edgellm.store.codec import pack_state
+from edgellm.store.format.codec import pack_state
 from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 
 pytestmark = pytest.mark.model

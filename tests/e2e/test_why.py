@@ -17,7 +17,7 @@ from edgellm.engines.llamacpp import LlamaCppEngine
 from edgellm.paths import snapshots_dir
 from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.why import Doctor
-from edgellm.store.codec import pack_state
+from edgellm.store.format.codec import pack_state
 from edgellm.store.snapshots import Saved, SnapshotStore
 
 RULES = "\n".join(f"Rule {n}: answer in one sentence, and name the source." for n in range(9))

@@ -236,8 +236,8 @@ TESTED: dict[str, tuple[str, ...]] = {
     "F-ST-04": (
         "e2e/test_many_processes.py::test_locks_that_do_not_work_cost_no_answer",
         "e2e/test_many_processes.py::test_a_killed_owner_does_not_block",
-        "unit/store/test_flight.py::test_a_lock_that_never_answers_is_given_up",
-        "unit/store/test_place.py::test_a_network_folder_is_left_alone",
+        "unit/store/disk/test_flight.py::test_a_lock_that_never_answers_is_given_up",
+        "unit/store/disk/test_place.py::test_a_network_folder_is_left_alone",
     ),
     "F-ST-05": (
         "unit/catalog/test_download.py::test_a_cut_transfer_goes_on_by_itself",
@@ -252,8 +252,8 @@ TESTED: dict[str, tuple[str, ...]] = {
         "crash/test_store_shared.py::test_two_processes_stay_below_a_cap_of_20_mb",
         "crash/test_store_shared.py::test_a_small_disk_is_never_filled",
         "e2e/test_many_processes.py::test_snapshots_stay_below_their_limit",
-        "unit/store/test_eviction.py::test_what_is_in_use_stays_with_its_base",
-        "unit/store/test_eviction.py::test_temporaries_of_the_dead_are_orphans",
+        "unit/store/disk/test_eviction.py::test_what_is_in_use_stays_with_its_base",
+        "unit/store/disk/test_eviction.py::test_temporaries_of_the_dead_are_orphans",
     ),
 }
 TESTED |= runpy.run_path(str(HERE / "fallback_cases.py"))["TESTED"]

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from edgellm.errors import EXIT_DOES_NOT_FIT
-from edgellm.store.survey import survey
+from edgellm.store.disk.survey import survey
 
 Answer = Callable[..., Any]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from edgellm.core import Tier
-from edgellm.store.codec import pack_state, unpack_state
+from edgellm.store.format.codec import pack_state, unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import Anchor, Fingerprint, KVState, PackedState, Part, Section
 

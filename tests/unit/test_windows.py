@@ -57,7 +57,7 @@ def test_names_we_make_can_be_kept_everywhere(tmp_path: Path) -> None:
     """Snapshots, temporaries, partial files and content ids; one by case is one by name."""
     from edgellm.converters.claim import partial_path
     from edgellm.formats import identity
-    from edgellm.store.names import key_of, path_of
+    from edgellm.store.disk.names import key_of, path_of
 
     keys = [key_of(digit * 64, b"\x01\x00\x00\x00") for digit in "0123456789abcdef"]
     made = [

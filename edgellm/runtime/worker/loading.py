@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edgellm.runtime.local import LocalSession
     from edgellm.runtime.worker.life import Life
     from edgellm.runtime.worker.messages import Announce, Open
-    from edgellm.store.remote import RemoteTier
+    from edgellm.store.shared.remote import RemoteTier
     from edgellm.store.snapshots import SnapshotStore
 
 _NEEDED: Final = (
@@ -112,9 +112,9 @@ def _open_store(
 ) -> SnapshotStore | None:
     """Open the store as `runtime.storing` does, with what the program found out for it."""
     from edgellm.paths import snapshots_dir
-    from edgellm.store.keys import StoreKey
-    from edgellm.store.read_through import ReadThroughStore
-    from edgellm.store.remote import Seals
+    from edgellm.store.sealed.keys import StoreKey
+    from edgellm.store.shared.read_through import ReadThroughStore
+    from edgellm.store.shared.remote import Seals
     from edgellm.store.snapshots import SnapshotStore
 
     if Tier(order.snapshot) is Tier.OFF:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from edgellm.runtime.session import SessionOptions
     from edgellm.runtime.worker.tier import TierServer
-    from edgellm.store.remote import RemoteTier
+    from edgellm.store.shared.remote import RemoteTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def orders_for(path: Path, options: SessionOptions) -> Orders:
 
     from edgellm.cloud.redis_tier import RedisTier
     from edgellm.policy.permits import may_share
-    from edgellm.store.remote import SEAL_BYTES, Seals
+    from edgellm.store.shared.remote import SEAL_BYTES, Seals
 
     def refusal() -> str:
         return may_share(options.mode, share.url, trusted=share.trusted).reason

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edgellm.runtime.worker.frames import Raw, Sender
-    from edgellm.store.remote import RemoteTier
+    from edgellm.store.shared.remote import RemoteTier
 
 WAIT_S: Final = 30.0
 """How long the worker waits for the program; the place itself has limits far below."""

@@ -226,7 +226,7 @@ def _not_for_want_of_memory(err: BaseException) -> None:
 
 def read_snapshot(data: bytes) -> bool:
     """Read a snapshot: as it is, or, where the first byte is odd, with all checksums made right."""
-    from edgellm.store.read import read_info, read_snapshot
+    from edgellm.store.file.read import read_info, read_snapshot
 
     is_odd = bool(data) and data[0] & 1
     data = forge.with_checksums(data[1:]) if is_odd else data[1:]

@@ -12,7 +12,7 @@ from edgellm.core import Tier
 from edgellm.errors import UsageError
 from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.storing import make_storing
-from edgellm.store.keys import StoreKey
+from edgellm.store.sealed.keys import StoreKey
 from edgellm.store.snapshots import Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
 

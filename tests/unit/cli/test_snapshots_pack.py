@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgellm.store.pack_format import MAGIC
+from edgellm.store.packs.pack_format import MAGIC
 
 if TYPE_CHECKING:
     from pathlib import Path

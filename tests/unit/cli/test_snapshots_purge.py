@@ -10,7 +10,7 @@ import keyring
 import pytest
 from keyring.backends import fail
 
-from edgellm.store.keys import StoreKey
+from edgellm.store.sealed.keys import StoreKey
 from edgellm.store.snapshots import Saved, SnapshotStore
 
 if TYPE_CHECKING:

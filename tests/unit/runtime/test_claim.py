@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgellm.runtime.claim import Claim
-from edgellm.store.flight import never
+from edgellm.store.disk.flight import never
 
 
 class _Store:

@@ -11,7 +11,7 @@ import pytest
 from edgellm.core import Message, Tier
 from edgellm.errors import EngineFailed, UsageError
 from edgellm.runtime.session import SessionOptions
-from edgellm.store.room import LOCK_NAME
+from edgellm.store.disk.room import LOCK_NAME
 from edgellm.store.snapshots import SnapshotStore
 
 OFF = SessionOptions(snapshot=Tier.OFF)

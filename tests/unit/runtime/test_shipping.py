@@ -13,9 +13,9 @@ from edgellm.engines.scripted import ScriptedEngine
 from edgellm.errors import EngineFailed, SnapshotError, UsageError
 from edgellm.runtime.admission import admit
 from edgellm.runtime.shipping import Exported, export_from
-from edgellm.store.importing import add_pack
-from edgellm.store.imports import Imports
-from edgellm.store.pack import write_pack
+from edgellm.store.packs.importing import add_pack
+from edgellm.store.packs.imports import Imports
+from edgellm.store.packs.pack import write_pack
 from edgellm.store.snapshots import Hit, Miss, Skipped, SnapshotStore
 
 TOKENS = tuple(range(40, 240))

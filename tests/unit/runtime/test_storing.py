@@ -14,7 +14,7 @@ from edgellm.errors import SnapshotIncompatible, UsageError
 from edgellm.runtime.loss import LossBook, describe, measure_losses
 from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.speeds import Speeds
-from edgellm.store.codec import pack_state
+from edgellm.store.format.codec import pack_state
 from edgellm.store.ledger import Ledger
 from edgellm.store.snapshots import SnapshotStore
 from edgellm.store.state import Fingerprint, KVState

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.store import checkup
-from edgellm.store.files import Files
-from edgellm.store.keys import StoreKey
-from edgellm.store.read import read_snapshot
+from edgellm.store.disk.files import Files
+from edgellm.store.file.read import read_snapshot
+from edgellm.store.sealed.keys import StoreKey
 from edgellm.store.snapshots import Hit, Saved, SnapshotStore
 from edgellm.store.state import Fingerprint
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import names
-from edgellm.store.importing import add_pack
-from edgellm.store.imports import Imports
-from edgellm.store.keys import StoreKey
-from edgellm.store.pack import digest_of, write_pack
-from edgellm.store.pack_format import Manifest, PackedFile
-from edgellm.store.probe import take_probe
-from edgellm.store.remote import Seals
-from edgellm.store.sharing import SharedTier
+from edgellm.store.disk import names
+from edgellm.store.packs.importing import add_pack
+from edgellm.store.packs.imports import Imports
+from edgellm.store.packs.pack import digest_of, write_pack
+from edgellm.store.packs.pack_format import Manifest, PackedFile
+from edgellm.store.packs.probe import take_probe
+from edgellm.store.sealed.keys import StoreKey
+from edgellm.store.shared.remote import Seals
+from edgellm.store.shared.sharing import SharedTier
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store import names
-from edgellm.store.codec import pack_state
+from edgellm.store.disk import names
+from edgellm.store.format.codec import pack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, Part, Section
 

@@ -20,7 +20,7 @@ from edgellm.errors import EdgeLLMError, KeyUnavailable, MissingExtra, UsageErro
 from edgellm.runtime.session import SessionOptions
 from edgellm.store import key_sources
 from edgellm.store.key_sources import SERVICE, forget_key, open_key
-from edgellm.store.keys import StoreKey
+from edgellm.store.sealed.keys import StoreKey
 from edgellm.store.snapshots import Saved, SnapshotStore
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgellm.core import Tier
-from edgellm.store.codec import pack_state, unpack_state
+from edgellm.store.format.codec import pack_state, unpack_state
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 from edgellm.store.state import Fingerprint, KVState, PackedState, Part, Section
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgellm.store.flight import Locks
+from edgellm.store.disk.flight import Locks
 from edgellm.store.ledger import LEDGER_NAME, SAVED, Ledger, Speed, Use
 
 MODEL, OTHER = "ab" * 32, "cd" * 32

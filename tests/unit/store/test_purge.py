@@ -9,10 +9,10 @@ import pytest
 
 from edgellm.fileio import temp_name
 from edgellm.store import purge as module
-from edgellm.store.flight import Locks
-from edgellm.store.keys import StoreKey
+from edgellm.store.disk.flight import Locks
 from edgellm.store.ledger import Ledger, Use
 from edgellm.store.purge import purge
+from edgellm.store.sealed.keys import StoreKey
 from edgellm.store.snapshots import Saved, SnapshotStore
 
 if TYPE_CHECKING:

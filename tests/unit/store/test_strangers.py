@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgellm.errors import SnapshotIncompatible
-from edgellm.store.read import read_snapshot
+from edgellm.store.file.read import read_snapshot
 from edgellm.store.snapshots import Hit, Miss, Saved, Skipped, SnapshotStore
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from edgellm.store.place import Place
+from edgellm.store.disk.place import Place
 from edgellm.store.snapshots import Hit, Saved, Skipped, SnapshotStore
 from edgellm.store.state import Fingerprint
 

@@ -1,0 +1,1 @@
+"""One snapshot file: read and checked, or written."""

@@ -1,0 +1,1 @@
+"""What the bytes of a snapshot file mean: header, layout, tiers, packing."""

@@ -1,0 +1,1 @@
+"""Snapshots on their way to another machine."""

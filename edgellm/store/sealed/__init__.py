@@ -1,0 +1,1 @@
+"""Encrypted files: the key, and chunks that are sealed one by one."""

@@ -1,0 +1,1 @@
+"""Places that machines share, and a store that reads through one."""
