@@ -67,9 +67,9 @@ def check_vocabulary(keys: Keys) -> tuple[str, ...]:
     if not isinstance(tokens, StringArray) or not len(tokens):
         raise _corrupt(keys, "tokens", "must be a list of texts")
     words = _words(tokens)
-    _check_unique(keys, words)
+    known = _unique(keys, words)
     _check_lists(keys, len(words))
-    _check_bytes(keys, kind, words)
+    _check_bytes(keys, kind, words, known)
     return _check_ids(keys, kind, len(words))
 
 
@@ -88,15 +88,18 @@ def _words(tokens: StringArray) -> list[bytes]:
     return [word or b"[EMPTY_%d]" % i for i, word in enumerate(cut)]
 
 
-def _check_unique(keys: Keys, words: list[bytes]) -> None:
-    if len(set(words)) == len(words):
-        return
+def _unique(keys: Keys, words: list[bytes]) -> set[bytes]:
+    """Return the tokens as a set, which is as large as the list."""
+    known = set(words)
+    if len(known) == len(words):
+        return known
     first: dict[bytes, int] = {}
     for i, word in enumerate(words):
         if word in first:
             shown = word[:40].decode("utf-8", "replace")
             raise _corrupt(keys, "tokens", f"ids {first[word]} and {i} are both {shown!r}")
         first[word] = i
+    return known
 
 
 def _check_lists(keys: Keys, n_tokens: int) -> None:
@@ -110,7 +113,7 @@ def _check_lists(keys: Keys, n_tokens: int) -> None:
             raise _corrupt(keys, name, f"{values.size} values for {n_tokens} tokens")
 
 
-def _check_bytes(keys: Keys, kind: str, words: list[bytes]) -> None:
+def _check_bytes(keys: Keys, kind: str, words: list[bytes], known: set[bytes]) -> None:
     types = keys.metadata.get(f"{_PREFIX}token_type")
     if isinstance(types, np.ndarray):
         for i in np.flatnonzero(types == _BYTE_TYPE).tolist():
@@ -118,7 +121,6 @@ def _check_bytes(keys: Keys, kind: str, words: list[bytes]) -> None:
                 shown = words[i][:40].decode("utf-8", "replace")
                 raise _corrupt(keys, "token_type", f"id {i} is a byte, its text is {shown!r}")
     if kind == "llama":
-        known = set(words)
         there = {b for b in range(256) if b"<0x%02X>" % b in known or bytes((b,)) in known}
     elif kind == "rwkv":
         there = {word[0] for word in map(_unescaped, words) if len(word) == 1}
