@@ -8,7 +8,7 @@ depend on how calls were cut in chunks, as rounding does in real engines.
 from __future__ import annotations
 
 import re
-import threading
+import time
 from typing import TYPE_CHECKING, Literal
 
 from edgellm.core import ModelInfo
@@ -38,6 +38,7 @@ N_VOCAB = 259
 _HEADER = chr(IM_START) + "assistant\n"
 # Far above the noise below 1: sampling at temperature 0.8 leaves the script once in 10^8 tokens.
 _SCRIPT_LOGIT = 24.0
+_LOOK_S = 0.005  # for a cancel
 
 
 class ScriptedEngine:
@@ -86,7 +87,7 @@ class ScriptedEngine:
         self._delay_s = delay_s
         self._n_calls = 0
         self._closed = False
-        self._cancelled = threading.Event()
+        self._cancelled = False
         self.model = ModelInfo(
             path="scripted",
             architecture="scripted",
@@ -162,7 +163,7 @@ class ScriptedEngine:
             raise EngineFailed("the scripted engine failed, as it was told to")
         for start in range(0, len(ids), self._n_batch):
             chunk = ids[start : start + self._n_batch]
-            if self._cancelled.wait(self._delay_s * len(chunk)):
+            if self._stopped_within(self._delay_s * len(chunk)):
                 raise Cancelled("decode was cancelled")
             self._memory.append(chunk)
         first = self.position - (len(ids) if logits == "all" else 1)
@@ -171,6 +172,17 @@ class ScriptedEngine:
         for row in range(len(rows)):
             rows[row, self._next_token(text, first + row + 1)] = _SCRIPT_LOGIT
         return rows
+
+    def _stopped_within(self, wait_s: float) -> bool:
+        """Wait, and return whether `cancel` was called before or meanwhile.
+
+        Not on an event: a signal handler that sets one waits for ever where this thread is about to
+        wait for it, or has just done so.
+        """
+        until_s = time.monotonic() + wait_s
+        while not self._cancelled and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _LOOK_S))
+        return self._cancelled
 
     def truncate(self, n_tokens: int) -> bool:
         """Forget all but the first `n_tokens`, where the memory's kind allows it."""
@@ -228,11 +240,11 @@ class ScriptedEngine:
 
     def cancel(self) -> None:
         """Make a running `decode`, and later ones, stop soon."""
-        self._cancelled.set()
+        self._cancelled = True
 
     def resume(self) -> None:
         """Take `cancel` back."""
-        self._cancelled.clear()
+        self._cancelled = False
 
     def close(self) -> None:
         """Forget everything; further calls of `decode` fail."""

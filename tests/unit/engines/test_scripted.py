@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -266,6 +268,32 @@ def test_the_chosen_decode_call_fails_and_clears_the_memory():
         engine.decode([2])
     assert 0 == engine.position
     engine.decode([3])
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers that signal")
+def test_a_signal_handler_may_cancel_at_any_moment():
+    """Also where the thread that it comes on is about to wait, or has just done so."""
+    engine = ScriptedEngine("x", n_batch=1, delay_s=0.0002)
+    engine.reserve(20_000)
+    n_cancels = 0
+
+    def cancel(*_: object) -> None:
+        nonlocal n_cancels
+        n_cancels += 1
+        engine.cancel()
+
+    before = signal.signal(signal.SIGALRM, cancel)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        while n_cancels < 1000:
+            engine.resume()
+            with contextlib.suppress(Cancelled):
+                engine.decode([IM_START] * 5)
+            engine.truncate(0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert n_cancels >= 1000
 
 
 def test_cancel_stops_a_running_decode_and_keeps_whole_chunks():
