@@ -22,6 +22,7 @@ FLOORS = {
     "paths": 0,
     "fileio": 0,
     "units": 0,
+    "threads": 0,
     "windows": 0,
     "ggml_types": 0,
     "kernels": 1,

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import secrets
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -26,6 +25,7 @@ from edgellm.errors import (
 )
 from edgellm.fileio import open_regular, private_dir, read_exactly, write_atomic
 from edgellm.paths import cache_dir
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,12 +107,13 @@ class LoadingId:
         self._header = header
         self._before = _which(path)
         self._found: str | EdgeLLMError = ""
-        self._thread = threading.Thread(target=self._run, args=(header,), daemon=True)
-        self._thread.start()
+        self._thread: Started | None = None
+        with contextlib.suppress(RuntimeError):  # without a thread who asks waits for all of it
+            self._thread = Started(self._run, "edgellm-content-id")
 
-    def _run(self, header: GgufHeader) -> None:
+    def _run(self) -> None:
         try:
-            self._found = content_id(self._path, header)
+            self._found = content_id(self._path, self._header)
         except EdgeLLMError as err:
             self._found = err
         else:
@@ -136,7 +137,10 @@ class LoadingId:
         Raises:
             ModelNotFound, ModelCorrupt, ModelUnsupported: the file could not be read to its end.
         """
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        if not self._found:  # there was no thread, or no memory in it: here that is an error
+            self._run()
         if isinstance(self._found, EdgeLLMError):
             raise self._found
         if self._was_written_to():

@@ -206,18 +206,20 @@ class LlamaCppEngine:
         """
         if os.getpid() != self.library.pid:
             raise EngineFailed("the model was loaded before a fork", hint="load it in the child")
+        decode = functools.partial(context.decode, chunk, start, every=every)
         try:
-            running = self.library.compute.submit(context.decode, chunk, start, every=every)
-        except RuntimeError:  # the interpreter ends: it waits for this thread, but for no daemon
-            if threading.current_thread().daemon:
+            running = self.library.compute.begin(decode)
+        except RuntimeError:  # there is no thread to be had, or the interpreter ends
+            if self.library.compute.is_closed and threading.current_thread().daemon:
                 raise SystemExit from None
-            return context.decode(chunk, start, every=every)
+            return decode()
         try:
-            return running.result()
+            running.wait()
         except BaseException:  # a handler raised: the C code must be out before it is unwound
             self.cancel()
-            running.exception()
+            running.wait()
             raise
+        return running.result()
 
     def truncate(self, n_tokens: int) -> bool:
         """Forget all but the first `n_tokens`, where that leaves the memory as it once was."""

@@ -11,11 +11,11 @@ import os
 import re
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edgellm.engines.llamacpp.built_for import refuse_other_cpu
+from edgellm.engines.llamacpp.compute import Compute
 from edgellm.errors import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Library:
     commit: str
     mismatch: str
     callback: Any  # kept alive: the library holds a pointer to it
-    compute: ThreadPoolExecutor
+    compute: Compute
     pid: int
 
 
@@ -177,7 +177,7 @@ def load() -> Library:
         commit=_commit(llama_cpp),
         mismatch=mismatch(lib),
         callback=callback,
-        compute=ThreadPoolExecutor(1, "edgellm-compute"),
+        compute=Compute(),
         pid=os.getpid(),
     )
 

@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from edgellm.errors import DoesNotFit, PromptTooLong
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,8 +125,7 @@ def _on_stack(n_bytes: int, call: Callable[[], T]) -> T:
     with _GROWING_STACK:
         before = threading.stack_size(-(-n_bytes // page) * page)
         try:
-            thread = threading.Thread(target=work, name="edgellm-tokenize")
-            thread.start()
+            thread = Started(work, "edgellm-tokenize")
         except (RuntimeError, MemoryError) as err:
             raise DoesNotFit(
                 f"no memory for a stack of {n_bytes} bytes, which a long word needs: {err}",

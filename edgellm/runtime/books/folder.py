@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,7 @@ from edgellm.fileio import (
     private_dir,
     write_atomic,
 )
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,10 +119,9 @@ class Records:
         no thread can be started, as at the program's very end, it is asked in this one.
         """
         answers: list[bool | OSError] = []
-        asking = threading.Thread(target=_ask, args=(fd, answers), daemon=True)
-        if _starts(asking):
-            asking.join(LOCK_ANSWER_S)
-        else:
+        try:
+            Started(lambda: _ask(fd, answers), "edgellm-lock").join(LOCK_ANSWER_S)
+        except RuntimeError:
             _ask(fd, answers)
         if not answers:
             raise RecordsUnavailable(
@@ -196,17 +195,6 @@ def _leads_to(path: Path, fd: int) -> bool:
         return os.path.samestat(path.lstat(), os.fstat(fd))
     except FileNotFoundError:
         return False
-
-
-def _starts(thread: threading.Thread) -> bool:
-    """Start a thread; False where none is to be had."""
-    if sys.is_finalizing():  # then Python may wait for it for ever
-        return False
-    try:
-        thread.start()
-    except RuntimeError:  # "can't start new thread"
-        return False
-    return True
 
 
 def _ask(fd: int, answers: list[bool | OSError]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.hw.memory import available_bytes
 from edgellm.hw.pressure import pressure_file, read_pressure
 from edgellm.policy.progress import Progress, pace, with_sign
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,9 +94,8 @@ class Watch:
             self._on_pace(word)
 
     def __enter__(self) -> Watch:
-        thread = threading.Thread(target=self._run, name="edgellm-watch", daemon=True)
         try:
-            thread.start()
+            Started(self._run, "edgellm-watch")
         except RuntimeError:  # "can't start new thread"
             self._on_blind()
         return self

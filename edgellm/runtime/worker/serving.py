@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from datetime import datetime
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -36,6 +35,7 @@ from edgellm.runtime.worker.messages import (
 )
 from edgellm.runtime.worker.pacing import Pacing
 from edgellm.runtime.worker.raising import error_to_wire
+from edgellm.runtime.worker.threads import start_thread
 from edgellm.runtime.worker.tier import FramedTier
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ class Worker:
         if not isinstance(order, Open):
             return _GONE_CODE
         secrets = {raw.tag: raw.content for raw in self._raws(order.has_key + order.has_secret)}
-        threading.Thread(target=self._hear, name="edgellm-orders", daemon=True).start()
         try:
+            start_thread(self._hear, "edgellm-orders")
             session = load_session(order, secrets, self._life, self._tier, self._clock, checked)
             opened = Opened(session.model, session.facts(), enforced())
         except EdgeLLMError as err:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from edgellm.threads import Started
+
 Process = subprocess.Popen[bytes]
 Tell = Callable[[bytes], None]
 _Start: TypeAlias = "Future[Process]"
@@ -40,7 +42,7 @@ class Spawner:
         self._asked: SimpleQueue[_Start] = SimpleQueue()
         self._early: list[_Start] = []
         self._ahead: list[_Start] = []
-        self._thread: threading.Thread | None = None
+        self._thread: Started | None = None
         self._lock = threading.Lock()
 
     def spawn(self) -> Process:

@@ -6,43 +6,45 @@ waits for a worker therefore asks first whether the waiting thread is one that t
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import TYPE_CHECKING
 
 from edgellm.errors import EngineUnavailable
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class _PipeThread(threading.Thread):
+class _Here(threading.local):
+    is_needed = False
+
+
+_HERE = _Here()
+
+
+class _PipeThread(Started):
     """A thread without which some worker is not heard."""
 
+    def prepare(self) -> None:
+        _HERE.is_needed = True
 
-def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
+
+def start_thread(target: Callable[[], None], name: str) -> Started:
     """Start a daemon thread.
 
     Raises:
         EngineUnavailable: the system starts no thread, or the program is ending.
     """
-    if sys.is_finalizing():  # then Python may wait for it for ever
-        raise _no_thread("the program is ending")
-    thread = _PipeThread(target=target, name=name, daemon=True)
     try:
-        thread.start()
+        return _PipeThread(target, name)
     except RuntimeError as err:
-        raise _no_thread(str(err)) from err
-    return thread
-
-
-def _no_thread(why: str) -> EngineUnavailable:
-    return EngineUnavailable(
-        f"no thread can be started to speak with the process that holds the model: {why}",
-        hint='end other programs, or open the model with isolation="none"',
-    )
+        raise EngineUnavailable(
+            f"no thread can be started to speak with the process that holds the model: {err}",
+            hint='end other programs, or open the model with isolation="none"',
+        ) from err
 
 
 def is_needed_here() -> bool:
     """Return whether this thread must not wait for a worker: one may be waiting for it."""
-    return isinstance(threading.current_thread(), _PipeThread)
+    return _HERE.is_needed

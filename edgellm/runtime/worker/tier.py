@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.errors import FetchError
 from edgellm.runtime.worker.frames import FrameError, encode_json, encode_raw
 from edgellm.runtime.worker.messages import FIRST_TIER_TAG, TierAnswer, TierCall, to_wire
+from edgellm.runtime.worker.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -170,8 +171,7 @@ class TierServer:
         self._put = put
         self._coming: dict[int, tuple[TierCall, Gathering]] = {}
         self._asked: SimpleQueue[tuple[TierCall, bytearray] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="edgellm-tier", daemon=True)
-        self._thread.start()
+        start_thread(self._run, "edgellm-tier")
 
     def called(self, call: TierCall) -> None:
         """Take a request that came.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import shutil
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
 import pytest
 
 from edgellm.errors import ModelCorrupt, ModelNotFound
+from edgellm.formats import identity
 from edgellm.formats.gguf import read_header
 from edgellm.formats.identity import LoadingId, content_id
 
@@ -186,3 +189,35 @@ def test_another_file_in_its_place_leaves_the_one_in_use(model: Path, tmp_path: 
     assert loading.result() == first
     model.unlink()
     assert loading.result() == first
+
+
+def test_an_id_is_worked_out_where_there_is_no_thread(model: Path, monkeypatch: pytest.MonkeyPatch):
+    """Who asks for it waits for all of it then."""
+
+    def refuse(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    header = read_header(model)
+    assert LoadingId(model, header).result() == content_id(model, header)
+
+
+def test_memory_that_runs_out_in_the_thread_is_an_error_or_an_id(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Never a name without a digit: all models would share it."""
+    header, real, n_fails = read_header(model), identity.content_id, 1
+
+    def tight(*given: Any) -> str:
+        nonlocal n_fails
+        n_fails -= 1
+        if n_fails >= 0:
+            raise MemoryError
+        return real(*given)
+
+    monkeypatch.setattr(identity, "content_id", tight)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    assert LoadingId(model, header).result() == content_id(model, header)
+    n_fails = 2
+    with pytest.raises(MemoryError):
+        LoadingId(model, header).result()

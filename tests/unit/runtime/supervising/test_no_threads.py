@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
 
 from edgellm.core import Warn
 from edgellm.errors import EngineUnavailable
+from edgellm.threads import Started
 
 
 @pytest.fixture
 def refused(monkeypatch) -> Callable[[str], None]:
     """Let no thread start whose name begins so."""
-    real = threading.Thread.start
+    real = Started.__init__
 
     def refuse(name: str) -> None:
-        def start(thread: threading.Thread) -> None:
-            if thread.name.startswith(name):
+        def start(thread: Started, target: Callable[[], object], given: str) -> None:
+            if given.startswith(name):
                 raise RuntimeError("can't start new thread")
-            real(thread)
+            real(thread, target, given)
 
-        monkeypatch.setattr(threading.Thread, "start", start)
+        monkeypatch.setattr(Started, "__init__", start)
 
     return refuse
 
@@ -47,7 +47,7 @@ def test_an_answer_that_cannot_be_watched_is_made_and_says_so(stage, kit, refuse
 def test_a_record_is_written_where_no_thread_can_be_started(stage, kit, refused):
     """The lock of the audit log is taken in the caller's thread where there is no other."""
     supervisor, _ = stage.open()
-    refused("Thread-")
+    refused("edgellm-lock")
     assert kit.see(supervisor).done.audit_id
     assert len(stage.records()) == 1
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import subprocess
 import sys
-import threading
 import time
 from typing import Any
 
@@ -39,20 +39,20 @@ def sleeping(monkeypatch):
 @pytest.fixture
 def no_threads(monkeypatch):
     """Let threads not start, as where a user may have no more; from the n-th on."""
-    real, left = threading.Thread.start, [0]
+    real, left = _thread.start_new_thread, [0]
 
-    def start(self: threading.Thread) -> None:
+    def start(*given: Any) -> int:
         left[0] -= 1
         if left[0] < 0:
             raise RuntimeError("can't start new thread")
-        real(self)
+        return real(*given)
 
     def allow(n: int) -> None:
         left[0] = n
-        monkeypatch.setattr(threading.Thread, "start", start)
+        monkeypatch.setattr(_thread, "start_new_thread", start)
 
     yield allow
-    monkeypatch.setattr(threading.Thread, "start", real)
+    monkeypatch.setattr(_thread, "start_new_thread", real)
 
 
 def test_a_thread_that_cannot_be_started_is_an_error_each_time(no_threads, sleeping):
