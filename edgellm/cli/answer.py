@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from edgellm.cli import render, streams
-from edgellm.cli.interrupts import interrupts, orderly_end
+from edgellm.cli.interrupts import interrupts, orderly_end, raise_swallowed
 from edgellm.cli.rewritten import RewrittenLine
 from edgellm.core import Done, Failure, Token
 from edgellm.errors import EngineFailed
@@ -52,6 +52,7 @@ def open_model(path: Path, options: SessionOptions, status: Status) -> Session:
     """
     from edgellm.runtime.opening import open_session
 
+    raise_swallowed()
     status.show(f"loading {path.name}")
     try:
         if options.isolation == "worker":  # another process loads it, and this one may go at once

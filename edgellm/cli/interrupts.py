@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_HUNG_UP: Final = 129  # what a shell reports for a program that SIGHUP ended
 EXIT_TERMINATED: Final = 143  # and that SIGTERM did
+_raised_for: Final[list[int]] = []  # signals, since the last `orderly_end` began
 
 
 class Terminated(BaseException):
@@ -86,6 +87,7 @@ def orderly_end() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    _raised_for.clear()
     before = [(number, signal.signal(number, _terminate)) for number in _endings()]
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
         before.append((signal.SIGINT, signal.signal(signal.SIGINT, _interrupt)))
@@ -104,9 +106,22 @@ def _endings() -> list[int]:
     return found
 
 
+def raise_swallowed() -> None:
+    """Raise what a signal has raised in an `orderly_end` around here and a library has caught.
+
+    What the command line is read with runs handlers inside C and Rust code, which shows what they
+    raise and goes on. Called where something long begins.
+    """
+    if _raised_for:
+        number = _raised_for.pop()
+        raise Interrupted if number == signal.SIGINT else Terminated(number)
+
+
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    _raised_for.append(number)
     raise Terminated(number)
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    _raised_for.append(number)
     raise Interrupted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -74,3 +75,21 @@ def test_who_catches_the_interrupt_holds_no_worker(
         edgellm.load(tiny_models / "tiny-llama.gguf")
     thread.join()
     assert psutil.wait_procs(seen, timeout=OUTCOME_S)[1] == []
+
+
+def test_an_interrupt_that_reading_the_command_line_swallowed_opens_nothing(
+    cli, fake_model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The libraries that read it show what a handler raises, and go on; the user wants an end."""
+    from edgellm.cli import run
+
+    real = run.one_prompt
+
+    def swallow(*given: object) -> str | None:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return real(*given)
+
+    monkeypatch.setattr(run, "one_prompt", swallow)
+    assert cli("run", fake_model(), "Why?").code == 130
+    assert cli.sessions == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from edgellm.cli.interrupts import interrupts
+from edgellm.cli.interrupts import Terminated, interrupts, orderly_end, raise_swallowed
 
 
 def test_asks_while_the_main_thread_waits_for_another() -> None:
@@ -55,3 +56,21 @@ def test_other_threads_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert ran == [True]
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)]
+)
+def test_what_a_library_has_caught_is_raised_later(number: int, error: type[BaseException]) -> None:
+    """Handlers may run inside code that shows every error and goes on; once is enough."""
+    with orderly_end():
+        raise_swallowed()
+        with contextlib.suppress(KeyboardInterrupt, Terminated):
+            signal.raise_signal(number)
+        with pytest.raises(error):
+            raise_swallowed()
+        raise_swallowed()
+        with contextlib.suppress(KeyboardInterrupt, Terminated):
+            signal.raise_signal(number)
+    with orderly_end():
+        raise_swallowed()
