@@ -46,11 +46,11 @@ def jobs_of(header: SnapshotHeader, state: KVState, *, is_last: bool) -> list[Jo
     jobs, number = [], 0
     for part, into in zip(header.parts, state.parts, strict=True):
         is_cut = layout.is_cut(part)
+        if not (is_cut or is_last):  # nobody has held its sections against the state's
+            number += len(part.sections)
+            continue
         for row, section in zip(part.sections, into.sections, strict=True):
             number += 1
-            if is_cut:
-                rows = section.rows[part.first : header.n_tokens]
-                jobs.append(Job(number, part.first, row, rows))
-            elif is_last:
-                jobs.append(Job(number, part.first, row, section.rows))
+            rows = section.rows[part.first : header.n_tokens] if is_cut else section.rows
+            jobs.append(Job(number, part.first, row, rows))
     return jobs

@@ -259,6 +259,21 @@ def test_a_base_of_other_layers_is_damage(family: Family, snapshot_files: Any):
     assert found == Miss("corrupt: its base has other layers", "corrupt")
 
 
+def test_windows_of_a_base_are_its_own(family: Family, snapshot_files: Any):
+    """Nobody reads them, so nobody asks how many layers they have."""
+    base = family.states[8]
+    window = dataclasses.replace(base.parts[1], sections=base.parts[1].sections[:1])
+    other = KVState(8, (base.parts[0], window, *base.parts[2:]))
+    family.saved[8].path.unlink()
+    saved = family.store.save(family.fingerprint, TOKENS[:8], other)
+    assert isinstance(saved, Saved)
+    forged = {"identity": saved.anchor.identity}
+    snapshot_files.forge(family.saved[12].path, lambda h: h["parent"].update(forged))
+    found = family.lookup(12)
+    assert isinstance(found, Hit), found
+    assert snapshot_files.same(family.states[12], found.state)
+
+
 def test_a_base_of_other_tokens_is_damage(family: Family, snapshot_files: Any):
     """The tokens of a base are compared with the first of those that lean on it."""
     other = family.store.save(family.fingerprint, TOKENS[5:13], family.states[8])
