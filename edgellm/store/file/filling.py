@@ -11,6 +11,7 @@ import functools
 import threading
 from collections import deque
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from edgellm.kernels import Filling
     from edgellm.store.disk.files import OpenFile
     from edgellm.store.file.chain import Link
-    from edgellm.store.file.jobs import Job
+    from edgellm.store.file.jobs import Job, Rows
     from edgellm.store.state import KVState, Role
 
 MIN_TWO_THREADS_BYTES: Final = 2 << 20
@@ -158,10 +159,19 @@ def _is_in_place(job: Job) -> bool:
     return job.is_plain and job.rows.flags.c_contiguous
 
 
+def _has_lines(rows: Rows) -> bool:
+    """Return whether rows or columns have their elements side by side, which kernels ask for."""
+    return rows.itemsize in rows.strides and min(rows.strides) >= rows.itemsize
+
+
 def _unpack(job: Job, tier: Tier, run: NDArray[np.uint8]) -> None:
     """Write a section's rows, of any strides, from its run."""
     row, out = job.row, job.rows
-    if row.stored == "packed":
+    if out.itemsize == 2 and not _has_lines(out):
+        lined = np.empty(out.shape, out.dtype)
+        _unpack(replace(job, rows=lined), tier, run)
+        out[...] = lined
+    elif row.stored == "packed":
         unpack_section(row, job.first, tier, run, out)
     elif row.stored == "planes":
         planes.join(run, out, f"layer {row.layer} {row.role}")

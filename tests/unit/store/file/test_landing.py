@@ -91,6 +91,41 @@ def test_packed_rows_are_unpacked_where_they_land(
     assert snapshot_files.same(unpack_state(packed), found.state)
 
 
+def _stepping(outline: tuple[PartOutline, ...], steps: tuple[int, int]) -> KVState:
+    """Give rows that step through memory, backwards where a step is negative."""
+    parts = []
+    for part in outline:
+        sections = []
+        for s in part.sections:
+            shape = tuple(n * abs(step) for n, step in zip(s.shape, steps, strict=True))
+            rows = np.zeros(shape, DTYPES.get(s.type, np.uint8))[:: steps[0], :: steps[1]]
+            sections.append(Section(s.layer, s.role, s.type, rows))
+        parts.append(Part(part.kind, part.first, part.n_tokens, tuple(sections)))
+    return KVState(outline[0].first + outline[0].n_tokens, tuple(parts))
+
+
+@pytest.mark.parametrize("steps", [(-1, 1), (1, -1), (-1, -1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("how", ["state", "smooth", "packed"])
+def test_rows_land_in_memory_of_any_strides(
+    store: SnapshotStore, snapshot_files: Any, how: str, steps: tuple[int, int]
+):
+    """Also where neither rows nor columns have their elements side by side."""
+    tier = Tier.Q4 if how == "packed" else Tier.EXACT
+    state = snapshot_files.packed(tier) if how == "packed" else getattr(snapshot_files, how)()
+    save(store, snapshot_files, state, lossless=how == "smooth")
+    given: list[KVState] = []
+
+    def landing(outline: tuple[PartOutline, ...]) -> KVState:
+        given.append(_stepping(outline, steps))
+        return given[-1]
+
+    found = store.lookup(snapshot_files.FINGERPRINT, TOKENS[:12], tier, landing=landing)
+    assert isinstance(found, Hit), found
+    assert found.state is given[0]
+    expected = unpack_state(state) if isinstance(state, PackedState) else state
+    assert snapshot_files.same(expected, found.state)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("kind", ["f16", "bf16", "f32"])
 def test_byte_planes_are_joined_where_they_land(
