@@ -126,13 +126,19 @@ class Filling:
         return True
 
     def do(self) -> None:
-        """Do runs until none is left, or one is not what it should be."""
-        room = np.empty(self._room_bytes, np.uint8)
-        table = (ctypes.c_char * len(self._table)).from_buffer(self._table)
-        while (done := self._library.fill(self._fd, table, self._next, room, _MAX_MS)) is None:
-            pass
-        if not done:
-            self.is_whole = False
+        """Do runs until none is left, or one is not what it should be.
+
+        What is raised here, by a signal too, stops the threads that share the work.
+        """
+        try:
+            room = np.empty(self._room_bytes, np.uint8)
+            table = (ctypes.c_char * len(self._table)).from_buffer(self._table)
+            while (done := self._library.fill(self._fd, table, self._next, room, _MAX_MS)) is None:
+                pass
+            if not done:
+                self.is_whole = False
+        finally:
+            self._next.value = len(self._outs)
 
 
 def filling(fd: int) -> Filling | None:

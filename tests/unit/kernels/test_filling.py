@@ -263,6 +263,25 @@ def test_threads_share_the_work(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> 
     assert all(np.array_equal(out, rows) for out in outs)
 
 
+def test_what_one_thread_raises_stops_the_others(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an interrupt from the keyboard does: whoever waits for them waits for one run at most."""
+    at, work = disk.append(_bytes(300)), disk.filling()
+    outs = [np.zeros(300, np.uint8) for _ in range(3)]
+    assert all(work.add(*at, out) for out in outs)
+
+    def interrupted(*_: object) -> bool | None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work._library, "fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            work.do()
+    work.do()
+    assert not any(out.any() for out in outs)
+
+
 def test_what_the_library_has_no_name_for_is_left(disk: Disk) -> None:
     """Short runs, gaps in rows that are not packed, other types in columns, odd addresses."""
     run, packed, _ = _packed("tokens", 8)
