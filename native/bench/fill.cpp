@@ -102,7 +102,8 @@ int check_one(const Packed &packed) {
   uint64_t EkvRun::*const counts[] = {&EkvRun::n_exact, &EkvRun::n_tokens, &EkvRun::n_channels,
                                       &EkvRun::scale,   &EkvRun::minimum,  &EkvRun::codes};
   for (auto count : counts) {
-    for (uint64_t value : {(uint64_t)1 << 40, (uint64_t)1 << 63, ~(uint64_t)0, ~(uint64_t)63}) {
+    const uint64_t again = packed.run.*count + ((uint64_t)1 << 32);  // to a size of 32 bits, the same
+    for (uint64_t value : {again, (uint64_t)1 << 40, (uint64_t)1 << 63, ~(uint64_t)0, ~(uint64_t)63}) {
       bad = packed;
       bad.run.*count = value;
       n_wrong += expect("a count", bad, n, -EINVAL);

@@ -143,6 +143,8 @@ static bool is_matrix(const EkvRun &run) {
 static int fill(int fd, const EkvRun &run, uint8_t *room, size_t room_bytes) {
   uint8_t *y = (uint8_t *)(uintptr_t)run.y;
   if (run.n_bytes < kMinSummedBytes || run.n_bytes > PTRDIFF_MAX || y == nullptr) return -EINVAL;
+  const uint64_t counts = run.n_exact | run.n_tokens | run.n_channels | run.group;
+  if (counts > PTRDIFF_MAX) return -EINVAL;  // longer than a size on 32-bit systems
   if (run.offset < 0 || run.offset > INT64_MAX - (int64_t)run.n_bytes - (int64_t)kAlign) return -EINVAL;
   if (run.kind == EKV_PLAIN) return take(fd, run, y) ? 0 : -EBADMSG;
   if (!aligned(y, kItem) || !aligned(room, kItem) || run.n_bytes > room_bytes) return -EINVAL;

@@ -38,9 +38,12 @@ static void store_big_endian(uint64_t v, uint8_t *to) {
   for (size_t i = 0; i < 8; ++i) to[i] = (uint8_t)(v >> (56 - 8 * i));
 }
 
+// The halves of a product of 128 bits, xored. In 32-bit steps: not every target has such integers.
 static uint64_t fold(uint64_t a, uint64_t b) {
-  const unsigned __int128 product = (unsigned __int128)a * b;
-  return (uint64_t)product ^ (uint64_t)(product >> 64);
+  const uint64_t a0 = a & 0xFFFFFFFF, a1 = a >> 32, b0 = b & 0xFFFFFFFF, b1 = b >> 32;
+  const uint64_t low = a0 * b0, cross = a1 * b0 + (low >> 32);
+  const uint64_t other = a0 * b1 + (cross & 0xFFFFFFFF);
+  return (other << 32 | (low & 0xFFFFFFFF)) ^ (a1 * b1 + (cross >> 32) + (other >> 32));
 }
 
 static uint64_t merged(const uint64_t *lanes, const uint8_t *secret, uint64_t begin) {

@@ -62,17 +62,6 @@ EKV_API int ekv_unpack_tok(const uint8_t *codes, const uint16_t *scale, const ui
                            size_t n_tokens, size_t n_channels, int bits, size_t group, uint16_t *y,
                            ptrdiff_t ldt, ptrdiff_t ldc);
 
-/* The same of n packed matrices of one shape: the arrays of each lie step bytes (an even number)
- * behind those of the one before, and the i-th is written to ys[i]. */
-EKV_API int ekv_unpack_chan_each(size_t n, size_t step, const uint8_t *codes,
-                                 const uint16_t *scale, const uint16_t *minimum, size_t n_tokens,
-                                 size_t n_channels, int bits, size_t group, uint16_t *const *ys,
-                                 ptrdiff_t ldt, ptrdiff_t ldc);
-EKV_API int ekv_unpack_tok_each(size_t n, size_t step, const uint8_t *codes, const uint16_t *scale,
-                                const uint16_t *minimum, size_t n_tokens, size_t n_channels,
-                                int bits, size_t group, uint16_t *const *ys, ptrdiff_t ldt,
-                                ptrdiff_t ldc);
-
 /* XXH3-128 of n >= EKV_MIN_SUMMED bytes, no seed, default secret, as its 16 canonical bytes. */
 #define EKV_MIN_SUMMED 241
 EKV_API int ekv_xxh3_128(const uint8_t *x, size_t n, uint8_t *digest);

@@ -100,6 +100,21 @@ def test_neon_gives_numpys_bits(tmp_path: Path, cases: tuple[Path, int]) -> None
 
 
 @pytest.mark.full
+def test_a_32_bit_system_gets_the_library(tmp_path: Path, cases: tuple[Path, int]) -> None:
+    """No type that only 64-bit targets have, and no count that is cut to a size of 32 bits."""
+    compiler = _tool("arm-linux-gnueabihf-g++", "g++-arm-linux-gnueabihf")
+    qemu = _tool("qemu-arm", "qemu-user")
+    ladder = _ladder(
+        tmp_path,
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=armv7l",
+        f"-DCMAKE_CXX_COMPILER={compiler}",
+        f"-DCMAKE_CXX_FLAGS={_FLAGS}",
+    )
+    assert _check(cases, qemu, "-L", "/usr/arm-linux-gnueabihf", ladder) == "scalar equal"
+
+
+@pytest.mark.full
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler here builds no x86 rows")
 @pytest.mark.parametrize(
     ("cpu", "rows"), [("Nehalem", "scalar equal"), ("Haswell", "avx2 scalar equal")]
