@@ -181,9 +181,11 @@ def _forged(axis: str, bits: int, piece: str, value: int) -> tuple[bytes, Packed
     """Return a run with one value written into a piece, as somebody would who can compute sums."""
     run, packed, _ = _packed(axis, bits)
     content = bytearray(run)
-    places = {"exact": 0, "scale": packed.scale, "minimum": packed.minimum}
-    gap = packed.scale - 2 if piece == "gap" else places[piece] + 6
-    content[gap : gap + 2] = value.to_bytes(2, "little")
+    places = {"exact": 6, "scale": packed.scale + 6, "minimum": packed.minimum + 6}
+    places |= {
+        f"before {name}": getattr(packed, name) - 2 for name in ("scale", "minimum", "codes")
+    }
+    content[places[piece] : places[piece] + 2] = value.to_bytes(2, "little")
     return bytes(content), packed
 
 
@@ -203,7 +205,10 @@ def _forged(axis: str, bits: int, piece: str, value: int) -> tuple[bytes, Packed
         (4, "minimum", 0x7BFF, False),
         (4, "minimum", 0x7E00, False),
         (6, "minimum", 0xFC00, False),
-        (8, "gap", 0x0100, False),
+        (8, "before scale", 0x0100, False),
+        (8, "before codes", 0x0100, False),
+        (6, "before minimum", 0x0100, False),
+        (6, "before codes", 0x0100, False),
     ],
 )
 @pytest.mark.parametrize("axis", sorted(UNPACK))
