@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import platform
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +17,7 @@ from edgellm.paths import cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
 
     import numpy as np
     from numpy.typing import NDArray
@@ -41,6 +41,8 @@ def measure(n_threads: int, available_bytes: int, limit_s: float = LIMIT_S) -> f
         available_bytes: of memory; with too little nothing is measured, and None returned.
         limit_s: for all of it.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     import numpy as np
 
     n_bytes = min(_MOST_BYTES, available_bytes // _SHARE) // (2 * n_threads)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,3 +99,26 @@ def test_a_forked_child_waits_for_no_call_of_its_parent() -> None:
     gate.set()
     call.wait()
     assert call.result() == 1
+
+
+LATE = """
+import atexit, sys, threading
+import edgellm
+def late():
+    with edgellm.load(sys.argv[1], isolation=sys.argv[2], snapshot="off") as model:
+        print(model.generate("Why?", max_tokens=2).usage.completion_tokens)
+atexit.register(late)
+"""
+
+
+@pytest.mark.parametrize("isolation", ["none", "worker"])
+def test_a_model_can_be_opened_when_the_program_ends(
+    edgellm_home: Path, tiny_models: Path, isolation: str
+) -> None:
+    """A program may have something to say then; pools of threads can be imported no more."""
+    command = [sys.executable, "-c", LATE, str(tiny_models / "tiny-llama.gguf"), isolation]
+    environ = {**os.environ, "EDGELLM_HOME": str(edgellm_home)}
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "2\n", done.stderr
