@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import threading
 from typing import TYPE_CHECKING
+
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,13 +33,16 @@ def tie(limit_s: float) -> None:
 
     The parent's end is seen by a thread, which code that never lets go of the interpreter holds up;
     the limit is kept outside of the interpreter, and ends that too. What reads stdin finds it empty.
+
+    Raises:
+        RuntimeError: the system starts no thread.
     """
     # Out of the way of stdin: on Windows a library's start would wait for the read below.
     watched = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    threading.Thread(target=_end_with, args=(watched,), daemon=True).start()
+    Started(lambda: _end_with(watched), "edgellm-tether")
     faulthandler.dump_traceback_later(limit_s, exit=True)
 
 
