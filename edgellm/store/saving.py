@@ -167,12 +167,12 @@ def _base_header(files: Files, path: Path, job: Saving) -> SnapshotHeader | None
 
 
 def _form(state: KVState | PackedState, parent: Anchor | None, *, lossless: bool) -> Form | None:
-    """Return the arrays that a file keeps, or None where they were cut for another base."""
+    """Return the arrays that a file keeps, or None where they cannot lean on this base."""
     n_before = 0 if parent is None else parent.n_tokens
     cuts = [part for part in state.parts if layout.is_cut(part)]
-    if isinstance(state, PackedState):
-        return state if all(part.first == n_before for part in cuts) else None
     if n_before and not cuts:
         return None
+    if isinstance(state, PackedState):
+        return state if all(part.first == n_before for part in cuts) else None
     kept = cut_state(state, n_before)
     return plane_state(kept) if lossless else kept

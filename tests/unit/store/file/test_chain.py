@@ -124,6 +124,27 @@ def test_damage_in_a_base_is_its_own_fault_and_everybodys_miss(family: Family):
     assert family.saved[20].path.exists()
 
 
+def test_damage_in_a_base_has_the_number_it_has_there(store: SnapshotStore, snapshot_files: Any):
+    """Sections that nobody reads are counted: here those of a window before the dense part."""
+
+    def turned(state: KVState) -> KVState:
+        dense, window, *others = state.parts
+        return KVState(state.n_tokens, (window, dense, *others))
+
+    short = snapshot_files.hybrid(8, 1)
+    base = store.save(snapshot_files.FINGERPRINT, TOKENS[:8], turned(short))
+    assert isinstance(base, Saved)
+    state = turned(snapshot_files.grown(short, 12, 2))
+    store.save(snapshot_files.FINGERPRINT, TOKENS[:12], state, base=base.anchor)
+    content = bytearray(base.path.read_bytes())
+    first_of_dense, _ = snapshot_files.extents(content)[3]  # after the tokens, K and V
+    content[first_of_dense] ^= 1
+    base.path.write_bytes(content)
+    found = store.lookup(snapshot_files.FINGERPRINT, TOKENS[:12])
+    assert isinstance(found, Miss)
+    assert "which it leans on: section 3 at" in found.reason
+
+
 def test_check_names_what_leans_on_nothing_and_mends_it(family: Family):
     """One pass of `fix` leaves a store in which everything can be used."""
     family.saved[8].path.unlink()
@@ -175,6 +196,25 @@ def test_a_base_that_cannot_be_leant_on_is_left_alone(
     assert isinstance(found, Hit)
     assert found.info.parent is None
     assert snapshot_files.same(state, found.state)
+
+
+@pytest.mark.parametrize("tier", [Tier.EXACT, Tier.Q4])
+def test_a_state_without_dense_parts_is_written_whole(
+    store: SnapshotStore, snapshot_files: Any, tier: Tier
+):
+    """There is nothing that its base could keep for it, packed or not."""
+    states = []
+    for n in (12, 20):
+        window = snapshot_files.finite(snapshot_files.state(n)).parts[1]
+        state = KVState(n, (window,))
+        states.append(state if tier is Tier.EXACT else pack_state(state, tier))
+    base = store.save(snapshot_files.FINGERPRINT, TOKENS[:12], states[0])
+    assert isinstance(base, Saved)
+    saved = store.save(snapshot_files.FINGERPRINT, TOKENS[:20], states[1], base=base.anchor)
+    assert isinstance(saved, Saved), saved
+    found = store.lookup(snapshot_files.FINGERPRINT, TOKENS[:20], tier)
+    assert isinstance(found, Hit), found
+    assert (found.info.parent, found.info.tier) == (None, tier)
 
 
 def test_a_chain_ends_after_32_files(store: SnapshotStore, snapshot_files: Any):
