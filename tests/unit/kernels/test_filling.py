@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import threading
@@ -185,6 +186,10 @@ def _forged(axis: str, bits: int, piece: str, value: int) -> tuple[bytes, Packed
     places |= {
         f"before {name}": getattr(packed, name) - 2 for name in ("scale", "minimum", "codes")
     }
+    n_scales = -(-(SHAPE[0] - N_EXACT) // GROUP) * SHAPE[1]
+    if axis == "tokens":
+        n_scales = (SHAPE[0] - N_EXACT) * -(-SHAPE[1] // GROUP)
+    places |= {f"last {name}": places[name] - 8 + 2 * n_scales for name in ("scale", "minimum")}
     content[places[piece] : places[piece] + 2] = value.to_bytes(2, "little")
     return bytes(content), packed
 
@@ -205,6 +210,9 @@ def _forged(axis: str, bits: int, piece: str, value: int) -> tuple[bytes, Packed
         (4, "minimum", 0x7BFF, False),
         (4, "minimum", 0x7E00, False),
         (6, "minimum", 0xFC00, False),
+        (8, "last scale", 0x6000, False),
+        (5, "last scale", 0x7C00, False),
+        (5, "last minimum", 0x7E00, False),
         (8, "before scale", 0x0100, False),
         (8, "before codes", 0x0100, False),
         (6, "before minimum", 0x0100, False),
@@ -235,6 +243,41 @@ def test_after_a_no_the_rest_is_left(disk: Disk) -> None:
     assert not work.is_whole
     assert outs[0].any()
     assert not outs[2].any()
+
+
+def test_a_no_in_one_thread_is_one_for_all(disk: Disk) -> None:
+    """The library leaves nothing for the others to take, and does not go without the room it needs."""
+    run, packed, _ = _packed("tokens", 8)
+    good, bad = disk.append(run), disk.append(run[:-1] + b"x")
+    work, outs = disk.filling(), np.zeros((3, *SHAPE), np.uint16)
+    for at, out in zip(((*bad[:2], good[2]), good, good), outs, strict=True):
+        assert work.add(*at, out, packed)
+    table = (ctypes.c_char * len(work._table)).from_buffer(work._table)
+    taken, room = ctypes.c_size_t(0), np.empty(len(run), np.uint8)
+    assert work._library.fill(disk.fd, table, taken, room, 1000) is False
+    assert work._library.fill(disk.fd, table, taken, room, 1000) is True
+    assert not outs.any()
+    with pytest.raises(AssertionError, match="refused"):
+        work._library.fill(disk.fd, table, ctypes.c_size_t(1), room[:-1], 1000)
+    assert not outs.any()
+
+
+def test_a_call_comes_back_between_runs(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its time, so that signals are heard; every call does one run at least."""
+    monkeypatch.setattr(_filling, "_MAX_MS", 0)
+    at, work, calls = disk.append(_bytes(300)), disk.filling(), []
+    outs = [np.zeros(300, np.uint8) for _ in range(5)]
+    assert all(work.add(*at, out) for out in outs)
+    real = work._library.fill
+
+    def counted(*arguments: Any) -> bool | None:
+        calls.append(sum(out.any() for out in outs))
+        return real(*arguments)
+
+    monkeypatch.setattr(work._library, "fill", counted)
+    work.do()
+    assert work.is_whole
+    assert calls == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_file_that_ends_early_or_cannot_be_read_is_a_no(disk: Disk, tmp_path: Path) -> None:

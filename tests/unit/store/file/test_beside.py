@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,13 +76,30 @@ def test_the_first_error_stops_both(
     assert isinstance(saved, Saved)
     read: list[object] = []
     damaged = SnapshotCorrupt("section 1 at 64: the checksum is wrong")
+    both_read, stopped = threading.Event(), threading.Event()
 
-    def fail(*job: object) -> None:
+    def read_one(_: object, job: Any, room: Any) -> Any:
         read.append(job)
-        raise damaged
+        if len(read) > 1:
+            both_read.set()
+            stopped.wait(0.2)
+        return room
 
+    def fail_once(*_: object) -> None:
+        if not stopped.is_set():
+            both_read.wait(0.2)
+            raise damaged
+
+    class Left(deque[Any]):
+        def clear(self) -> None:
+            super().clear()
+            stopped.set()
+
+    monkeypatch.setattr(filling, "deque", Left)
     monkeypatch.setattr(filling, "filling", lambda _: None)
-    monkeypatch.setattr(filling._ByTurns, "_read", fail)
+    monkeypatch.setattr(filling, "_is_in_place", lambda _: False)
+    monkeypatch.setattr(filling._ByTurns, "_read", read_one)
+    monkeypatch.setattr(filling, "_unpack", fail_once)
     found = store.lookup(fingerprint, TOKENS)
     assert isinstance(found, Miss)
     assert found.reason == f"corrupt: {damaged.message}"
