@@ -137,7 +137,7 @@ class EncodedSection:
 
 @dataclass(frozen=True, slots=True)
 class PackedSection(EncodedSection):
-    """The keys or the values of one layer, rounded to a tier's grid; `runs.py` says how it lies."""
+    """The keys or the values of one layer, rounded to a tier's grid; `format/runs.py` says how it lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class PackedPart:
 
 @dataclass(frozen=True, slots=True)
 class PackedState:
-    """A `KVState` as a tier other than `exact` keeps it; made and undone by `codec.py`."""
+    """A `KVState` as a tier other than `exact` keeps it; made and undone by `format/codec.py`."""
 
     n_tokens: int
     parts: tuple[PackedPart, ...]
@@ -161,7 +161,7 @@ class PackedState:
 
 @dataclass(frozen=True, slots=True)
 class PlaneSection(EncodedSection):
-    """The rows of one layer, exact, with their high bytes compressed; see `planes.py`."""
+    """The rows of one layer, exact, with their high bytes compressed; see `format/planes.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 One canonical JSON form, made here and read in `parse.py`. What a reader must know besides version 1
 follows from what is in the header, so a file that uses nothing new says nothing new. No field holds
-text of a prompt. The prose specification of the format is README.md in this folder.
+text of a prompt. The prose specification of the format is the store's README.md.
 """
 
 from __future__ import annotations
