@@ -35,7 +35,8 @@ class Beside:
         self._args = args
         self._error: BaseException | None = None
         self._right = threading.Lock()  # whoever takes it makes the call, and keeps it
-        self._done = threading.Event()
+        self._done = threading.Lock()  # not an event: out of memory, that could not be set any more
+        self._done.acquire()
 
     def __enter__(self) -> Beside:
         """Start the call."""
@@ -51,7 +52,7 @@ class Beside:
             if kind is None:
                 self._call(*self._args)
             return
-        self._done.wait()
+        self._done.acquire()
         if kind is None and self._error is not None:
             raise self._error
 
@@ -62,4 +63,4 @@ class Beside:
             self._call(*self._args)
         except BaseException as err:  # noqa: BLE001  # carried over to the thread that waits
             self._error = err
-        self._done.set()
+        self._done.release()
