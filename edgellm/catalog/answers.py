@@ -6,13 +6,13 @@ The library reads a body whole, however long it gets, and httpx does so with tha
 from __future__ import annotations
 
 import contextlib
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from edgellm.errors import FetchError, ModelCorrupt, ModelNotFound, UsageError
 from edgellm.formats.checked_json import parse_object
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,9 +115,10 @@ def _ask_in_time(url: str, headers: dict[str, str], name: str) -> _Answer:
         except (FetchError, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as err:
             came.append(err)
 
-    thread = threading.Thread(target=ask, name="edgellm-hub", daemon=True)
-    thread.start()
-    thread.join(LIMIT_S)
+    try:
+        Started(ask, "edgellm-hub").join(LIMIT_S)
+    except RuntimeError as err:  # "can't start new thread"
+        raise FetchError(f"{name}: no thread could be started to ask the hub ({err})") from err
     if not came:
         raise FetchError(
             f"{name}: the hub has not answered within {LIMIT_S:g} seconds",

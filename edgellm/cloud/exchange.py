@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from edgellm.cloud.broken import of_broken, of_time
 from edgellm.cloud.unpacking import unpacked
 from edgellm.errors import EndpointError
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,7 +85,12 @@ class Exchange:
         self._phase = "connect"
         self._since_s = time.monotonic()
         request.extensions["trace"] = self._trace
-        threading.Thread(target=self._run, name="edgellm-endpoint", daemon=True).start()
+        try:
+            Started(self._run, "edgellm-endpoint")
+        except RuntimeError as err:  # "can't start new thread"
+            raise EndpointError(
+                f"{address} was not asked: no thread could be started ({err})", kind="connect"
+            ) from err
 
     def head(self) -> Head:
         """Wait for status and headers.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from edgellm.store.disk import names
 from edgellm.store.snapshots import Saved, Skipped
 from edgellm.store.state import PackedState
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,7 +82,7 @@ class SnapshotWriter:
         self._closed = False
         self._outcomes: list[Saved | Skipped] = []
         self._anchors: dict[str, Anchor] = {}
-        self._thread: threading.Thread | None = None
+        self._thread: Started | None = None
 
     @property
     def outcomes(self) -> tuple[Saved | Skipped, ...]:
@@ -166,12 +167,10 @@ class SnapshotWriter:
     def _start(self) -> bool:
         """Start the thread if it is not running; False when the system has none left."""
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name="edgellm-snapshot-writer", daemon=True)
             try:
-                thread.start()
+                self._thread = Started(self._run, "edgellm-snapshot-writer")
             except RuntimeError:  # "can't start new thread"
                 return False
-            self._thread = thread
         return True
 
     def close(self, timeout_s: float = EXIT_WAIT_S) -> bool:
@@ -186,8 +185,7 @@ class SnapshotWriter:
             thread = self._thread
         if thread is None:
             return True
-        thread.join(timeout_s)
-        return not thread.is_alive()
+        return thread.join(timeout_s)
 
     def _run(self) -> None:
         try:

@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from edgellm.fileio import PRIVATE_FILE_MODE, lock_file, private_dir, process_stopped
+from edgellm.threads import Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -204,7 +205,7 @@ class Locks:
         """
         attempt = _Attempt(fd)
         try:
-            attempt.start()
+            Started(attempt.ask, "edgellm-lock")
         except RuntimeError:  # "can't start new thread"
             os.close(fd)
             return None
@@ -213,18 +214,18 @@ class Locks:
         return locked
 
 
-class _Attempt(threading.Thread):
+class _Attempt:
     """One question for a lock, whose descriptor is closed here when nobody waits any more."""
 
     def __init__(self, fd: int) -> None:
-        super().__init__(name="edgellm-lock", daemon=True)
         self.given_up = False
         self._fd = fd
         self._locked: bool | None = None
         self._answered = threading.Event()
         self._deciding = threading.Lock()
 
-    def run(self) -> None:
+    def ask(self) -> None:
+        """Ask, in a thread of its own."""
         try:
             locked: bool | None = lock_file(self._fd, wait=False)
         except OSError:

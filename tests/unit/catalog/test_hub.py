@@ -217,6 +217,18 @@ def test_a_list_that_drips_is_left(hub: Any, loopback: Any, monkeypatch: pytest.
         fetch(TINY)
 
 
+def test_without_a_thread_the_hub_is_not_asked(hub: Any, monkeypatch: pytest.MonkeyPatch):
+    """A system that has none to give is an error of ours, and no wait."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(answers, "Started", refuse)
+    with pytest.raises(FetchError, match="no thread could be started to ask the hub"):
+        fetch(TINY)
+    assert not hub.asked
+
+
 def test_a_hub_that_contradicts_itself_in_a_head_is_not_asked(hub: Any, recwarn: Any):
     """The list and the bytes decide: names are given without another request, or a warning."""
     fetch(TINY)

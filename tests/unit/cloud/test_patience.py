@@ -27,6 +27,19 @@ def _failure(ask: Any, handler: Any, **settings: Any) -> EndpointError:
     return caught.value
 
 
+def test_without_a_thread_nothing_is_sent(ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that has none to give is told from an endpoint that is not there."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reached: list[Any] = []
+    monkeypatch.setattr("edgellm.cloud.exchange.Started", refuse)
+    err = _failure(ask, reached.append)
+    assert (err.kind, "no thread could be started" in str(err)) == ("connect", True)
+    assert not reached
+
+
 @pytest.mark.parametrize("told", ["nothing", "headers", "role"])
 def test_the_first_byte_has_its_limit(ask, scripted, told: str) -> None:
     """Before headers, after them, and behind a role without text, which some send at once."""

@@ -139,10 +139,10 @@ def test_without_a_thread_nothing_is_written_and_nothing_breaks(
 ):
     """A system without threads to give costs the snapshot, not the answer."""
 
-    def refuse(_: threading.Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr("edgellm.threads._thread.start_new_thread", refuse)
     writer = SnapshotWriter(SnapshotStore(tmp_path))
     assert not writer.submit([unsaved(snapshot_files, TOKENS, snapshot_files.state())])
     assert writer.outcomes == (Skipped("no thread could be started", failed=True),)
