@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -92,10 +93,27 @@ def orderly_end() -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
         before.append((signal.SIGINT, signal.signal(signal.SIGINT, _interrupt)))
     try:
-        yield
+        with _unshown():
+            yield
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _unshown() -> Iterator[None]:
+    """Show nothing of what a signal has raised where nobody can raise it: `raise_swallowed` will."""
+    shown = sys.unraisablehook
+
+    def show(told: sys.UnraisableHookArgs) -> None:
+        if not isinstance(told.exc_value, (Terminated, Interrupted)):
+            shown(told)
+
+    sys.unraisablehook = show
+    try:
+        yield
+    finally:
+        sys.unraisablehook = shown
 
 
 def _endings() -> list[int]:

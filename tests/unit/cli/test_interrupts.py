@@ -5,12 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from edgellm.cli.interrupts import Terminated, interrupts, orderly_end, raise_swallowed
+from edgellm.cli.interrupts import (
+    Interrupted,
+    Terminated,
+    interrupts,
+    orderly_end,
+    raise_swallowed,
+)
 
 
 def test_asks_while_the_main_thread_waits_for_another() -> None:
@@ -74,3 +81,25 @@ def test_what_a_library_has_caught_is_raised_later(number: int, error: type[Base
             signal.raise_signal(number)
     with orderly_end():
         raise_swallowed()
+
+
+def test_what_is_raised_later_is_not_shown_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody can raise it, as in a callback of an import, a signal's error is kept quiet."""
+
+    class Ending:
+        def __init__(self, error: BaseException) -> None:
+            self.error = error
+
+        def __del__(self) -> None:
+            raise self.error
+
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: shown.append(told.exc_type))
+    hook = sys.unraisablehook
+    with orderly_end():
+        Ending(Terminated(signal.SIGTERM))
+        Ending(Interrupted())
+        assert shown == []
+        Ending(ValueError())
+    assert shown == [ValueError]
+    assert sys.unraisablehook is hook

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import edgellm
 from edgellm.core import Tier
 from edgellm.runtime.session import SessionOptions
 from edgellm.runtime.worker.environment import worker_environment
@@ -17,7 +18,7 @@ from edgellm.runtime.worker.messages import Close, to_wire
 from edgellm.runtime.worker.opening import announcement, orders_for
 from edgellm.runtime.worker.serving import BROKE_CODE
 
-ROOT = Path(__file__).resolve().parents[4]
+PACKAGE = Path(edgellm.__file__).resolve().parent  # installed, or the source tree
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -34,7 +35,7 @@ def worker():
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=ROOT,
+            cwd=PACKAGE.parent,
             env={**worker_environment(), **variables},
         )
         started.append(process)
