@@ -94,12 +94,9 @@ def _unique(keys: Keys, words: list[bytes]) -> set[bytes]:
     if len(known) == len(words):
         return known
     first: dict[bytes, int] = {}
-    for i, word in enumerate(words):
-        if word in first:
-            shown = word[:40].decode("utf-8", "replace")
-            raise _corrupt(keys, "tokens", f"ids {first[word]} and {i} are both {shown!r}")
-        first[word] = i
-    return known
+    twin = next(i for i, word in enumerate(words) if first.setdefault(word, i) != i)
+    shown = words[twin][:40].decode("utf-8", "replace")
+    raise _corrupt(keys, "tokens", f"ids {first[words[twin]]} and {twin} are both {shown!r}")
 
 
 def _check_lists(keys: Keys, n_tokens: int) -> None:

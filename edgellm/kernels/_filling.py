@@ -133,7 +133,8 @@ class Filling:
         try:
             room = np.empty(self._room_bytes, np.uint8)
             table = (ctypes.c_char * len(self._table)).from_buffer(self._table)
-            while (done := self._library.fill(self._fd, table, self._next, room, _MAX_MS)) is None:
+            work = (self._fd, table, len(self._outs), self._next, room, _MAX_MS)
+            while (done := self._library.fill(*work)) is None:
                 pass
             if not done:
                 self.is_whole = False

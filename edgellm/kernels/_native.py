@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ABI_VERSION: Final = 4
-RUN_BYTES: Final = 120
-"""Of an `EkvRun`."""
-
 CASTS: Final = ("f32_f16", "f16_f32", "f32_bf16", "bf16_f32", "bf16_f16")
 _ITEM_BYTES: Final = 2
 _Element = TypeVar("_Element", bound=np.generic)
@@ -71,15 +68,8 @@ class NativeKernels:
         for unpack in self._unpack:
             unpack.argtypes = [*packed, *counts, pointer, stride, stride]
         if self._fill is not None:
-            self._fill.argtypes = [
-                ctypes.c_int,
-                pointer,
-                size,
-                pointer,
-                pointer,
-                size,
-                ctypes.c_int,
-            ]
+            number = ctypes.c_int
+            self._fill.argtypes = [number, pointer, size, pointer, pointer, size, number]
         for cast in self._casts.values():
             cast.argtypes = [pointer, size, pointer]
 
@@ -191,6 +181,7 @@ class NativeKernels:
         self,
         fd: int,
         runs: ctypes.Array[ctypes.c_char],
+        n_runs: int,
         taken: ctypes.c_size_t,
         room: NDArray[np.uint8],
         max_ms: int,
@@ -200,6 +191,7 @@ class NativeKernels:
         Args:
             fd: of the file.
             runs: `EkvRun`s, whose outputs were checked.
+            n_runs: how many.
             taken: how many of them somebody has taken.
             room: shape (n,); as many bytes as the longest run that is not plain.
             max_ms: after which no run is begun.
@@ -210,9 +202,9 @@ class NativeKernels:
         if self._fill is None:
             raise AssertionError("asked for what is not there")
         arguments = (ctypes.byref(taken), room.ctypes.data, room.size, max_ms)
-        status = self._fill(fd, runs, len(runs) // RUN_BYTES, *arguments)
+        status = self._fill(fd, runs, n_runs, *arguments)
         if status not in (0, 1, -errno.EBADMSG):
-            raise AssertionError(f"{self._fill.__name__} refused {len(runs)} bytes: {status}")
+            raise AssertionError(f"{self._fill.__name__} refused one of {n_runs} runs: {status}")
         return None if status == 1 else status == 0
 
     def cast(self, name: str, x: NDArray[Any], out: NDArray[Any]) -> None:

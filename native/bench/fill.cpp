@@ -1,7 +1,6 @@
 // The ladder's part for filling from a file: what is taken, what is refused, and no byte beyond.
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include <unistd.h>
@@ -60,10 +59,9 @@ Packed pack(size_t n_tokens, size_t n_channels, int bits, size_t group, bool by_
 
 // Fills exactly as much memory as the call may touch, from a file that holds nothing else.
 int fill(const Packed &packed, size_t n_in_file, std::vector<uint16_t> *y) {
-  char name[] = "/tmp/ladder-XXXXXX";
-  const int fd = mkstemp(name);
-  if (fd < 0) return -EIO;
-  unlink(name);
+  std::FILE *file = std::tmpfile();
+  if (file == nullptr) return -EIO;
+  const int fd = fileno(file);
   int status = -EIO;
   if (write(fd, packed.bytes.data(), n_in_file) == (ssize_t)n_in_file) {
     EkvRun run = packed.run;
@@ -74,7 +72,7 @@ int fill(const Packed &packed, size_t n_in_file, std::vector<uint16_t> *y) {
     size_t next = 0;
     status = ekv_fill(fd, &run, 1, &next, room.data(), room.size(), 1 << 20);
   }
-  close(fd);
+  std::fclose(file);
   return status;
 }
 

@@ -25,9 +25,7 @@ class CheckedFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._before = _which(
-            path
-        )  # before it is read: whoever writes to it meanwhile changes that
+        self._before = _which(path)  # first: whoever writes while it is read changes that
         self._found = checked_model(path)
 
     def found(self, path: Path) -> tuple[GgufHeader, ModelInfo]:

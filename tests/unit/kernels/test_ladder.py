@@ -35,6 +35,14 @@ def _ladder(folder: Path, *defines: str) -> Path:
     return folder / "ladder"
 
 
+def _cross_built(folder: Path, processor: str, target: str) -> Path:
+    """Build the ladder for another machine."""
+    compiler = _tool(f"{target}-g++", f"g++-{target}")
+    machine = ("-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={processor}")
+    how = (f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_CXX_FLAGS={_FLAGS}")
+    return _ladder(folder, *machine, *how)
+
+
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """Write what numpy makes of many inputs, and count them."""
@@ -85,15 +93,8 @@ def _ladder_has_teeth(ladder: Path, cases: Path, other: Path) -> None:
 @pytest.mark.full
 def test_neon_gives_numpys_bits(tmp_path: Path, cases: tuple[Path, int]) -> None:
     """The ARM row, cross-compiled and run by an emulator, on a plain and on a newer core."""
-    compiler = _tool("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")
     qemu = _tool("qemu-aarch64", "qemu-user")
-    ladder = _ladder(
-        tmp_path,
-        "-DCMAKE_SYSTEM_NAME=Linux",
-        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
-        f"-DCMAKE_CXX_COMPILER={compiler}",
-        f"-DCMAKE_CXX_FLAGS={_FLAGS}",
-    )
+    ladder = _cross_built(tmp_path, "aarch64", "aarch64-linux-gnu")
     for cpu in ("cortex-a53", "max"):
         said = _check(cases, qemu, "-cpu", cpu, "-L", "/usr/aarch64-linux-gnu", ladder)
         assert said == "neon scalar equal"
@@ -102,15 +103,8 @@ def test_neon_gives_numpys_bits(tmp_path: Path, cases: tuple[Path, int]) -> None
 @pytest.mark.full
 def test_a_32_bit_system_gets_the_library(tmp_path: Path, cases: tuple[Path, int]) -> None:
     """No type that only 64-bit targets have, and no count that is cut to a size of 32 bits."""
-    compiler = _tool("arm-linux-gnueabihf-g++", "g++-arm-linux-gnueabihf")
     qemu = _tool("qemu-arm", "qemu-user")
-    ladder = _ladder(
-        tmp_path,
-        "-DCMAKE_SYSTEM_NAME=Linux",
-        "-DCMAKE_SYSTEM_PROCESSOR=armv7l",
-        f"-DCMAKE_CXX_COMPILER={compiler}",
-        f"-DCMAKE_CXX_FLAGS={_FLAGS}",
-    )
+    ladder = _cross_built(tmp_path, "armv7l", "arm-linux-gnueabihf")
     assert _check(cases, qemu, "-L", "/usr/arm-linux-gnueabihf", ladder) == "scalar equal"
 
 
