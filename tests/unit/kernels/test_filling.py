@@ -254,11 +254,11 @@ def test_a_no_in_one_thread_is_one_for_all(disk: Disk) -> None:
         assert work.add(*at, out, packed)
     table = (ctypes.c_char * len(work._table)).from_buffer(work._table)
     taken, room = ctypes.c_size_t(0), np.empty(len(run), np.uint8)
-    assert work._library.fill(disk.fd, table, taken, room, 1000) is False
-    assert work._library.fill(disk.fd, table, taken, room, 1000) is True
+    assert work._library.fill(disk.fd, table, 3, taken, room, 1000) is False
+    assert work._library.fill(disk.fd, table, 3, taken, room, 1000) is True
     assert not outs.any()
     with pytest.raises(AssertionError, match="refused"):
-        work._library.fill(disk.fd, table, ctypes.c_size_t(1), room[:-1], 1000)
+        work._library.fill(disk.fd, table, 3, ctypes.c_size_t(1), room[:-1], 1000)
     assert not outs.any()
 
 
